@@ -1,0 +1,45 @@
+# Two commands for a bare clone: `make demo` and `make test`.
+# TORCH_INDEX=<url> names an index with CPU builds of torch, where the default index has CUDA ones.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+       $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --constraint constraints.txt
+
+.PHONY: demo test check lint format types clean
+
+demo: $(VENV)/.installed
+	$(BIN)/sglang-lite demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+check: lint types test
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing sglang-lite into $(VENV) (the first time takes a minute or two)"
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing sglang-lite and its development tools into $(VENV)"
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
