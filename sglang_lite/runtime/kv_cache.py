@@ -1,0 +1,48 @@
+"""The tensors behind the KV slots; which slot belongs to whom is `kv_pool.py`'s business."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+class KVCache:
+    """Keys and values of every layer, head-major: ``[kv_heads, slots, head_dim]`` per layer.
+
+    Head-major, because attention reads one head's keys of consecutive slots in one sweep: twice
+    as fast on a CPU as slot-major beyond a few hundred tokens.
+
+    ``shapes`` has ``(kv_heads, head_dim)`` for each layer.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[tuple[int, int]],
+        slots: int,
+        dtype: torch.dtype,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.slots = slots
+        # zeros, not empty: the OS hands out untouched pages of zeros, so unused slots cost nothing.
+        self.keys, self.values = (
+            [torch.zeros(heads, slots, dim, dtype=dtype, device=device) for heads, dim in shapes]
+            for _ in range(2)
+        )
+
+    def write(
+        self, layer: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> None:
+        """Store ``key`` and ``value`` ``[T, kv_heads, head_dim]`` of new tokens at ``slots[T]``."""
+        self.keys[layer].index_copy_(1, slots, key.transpose(0, 1))
+        self.values[layer].index_copy_(1, slots, value.transpose(0, 1))
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes if every slot is used."""
+        return sum(t.nbytes for t in (*self.keys, *self.values))
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Size in bytes of one token's keys and values over all layers."""
+        return self.nbytes // self.slots
