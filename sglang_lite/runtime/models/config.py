@@ -43,7 +43,9 @@ class ModelConfig:
         return cls.from_dict(raw, generation)
 
     @classmethod
-    def from_dict(cls, raw: dict[str, Any], generation: dict[str, Any] | None = None) -> ModelConfig:
+    def from_dict(
+        cls, raw: dict[str, Any], generation: dict[str, Any] | None = None
+    ) -> ModelConfig:
         """Read the fields from ``config.json``'s content; families name some of them differently."""
         generation = generation or {}
         text = {**raw, **raw.get("text_config", {})}

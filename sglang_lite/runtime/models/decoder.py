@@ -1,0 +1,176 @@
+"""The Llama family in one fused decoder: Llama, SmolLM2/3, Mistral, Qwen2, Qwen3.
+
+They differ in flags only: biases, normalised queries and keys, a sliding window or no positions in
+some layers, tied embeddings.  Queries, keys and values are one matrix here, gate and up another;
+all tokens of a step are rows of one matrix, and attention reads the KV pool through the step's
+plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from sglang_lite.errors import UnsupportedModel
+from sglang_lite.runtime.attention.plan import AttentionBackend
+from sglang_lite.runtime.batch import Batch
+from sglang_lite.runtime.kv_cache import KVCache
+from sglang_lite.runtime.models.config import ModelConfig
+from sglang_lite.runtime.models.linear import Linear
+from sglang_lite.runtime.models.rope import rope_tables
+from sglang_lite.runtime.models.weights import Weights
+
+FUSED_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer's weights; ``qk_norm [heads + kv_heads, head_dim]`` or None."""
+
+    input_norm: torch.Tensor
+    qkv: Linear
+    qk_norm: torch.Tensor | None
+    output: Linear
+    mlp_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
+    window: int | None
+    rotary: bool
+
+
+class FusedDecoder:
+    """A :class:`~sglang_lite.runtime.models.base.Model` of the Llama family.
+
+    ``make_linear(weight, bias)`` chooses the matrix kernel; weights come in the checkpoint's
+    dtype and leave as ``dtype`` on ``device``.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        attention: AttentionBackend,
+        make_linear: Callable[[torch.Tensor, torch.Tensor | None], Linear],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        kv_slots: int,
+    ) -> None:
+        self.config, self.dtype, self.device = config, dtype, device
+        self.attention = attention
+        self.scale = config.head_dim**-0.5
+        self.eps = float(config.raw["rms_norm_eps"])
+        if config.raw.get("hidden_act", "silu") != "silu":
+            raise UnsupportedModel(f"activation {config.raw['hidden_act']!r} (supported: 'silu')")
+        # No sequence is longer than the pool, so no longer table of positions is needed.
+        self.positions = min(config.context_length, kv_slots)
+        self.cos, self.sin = (
+            table.to(device)
+            for table in rope_tables(config.raw, config.head_dim, self.positions, dtype)
+        )
+        self.kv_cache = KVCache(
+            [(config.num_kv_heads, config.head_dim)] * config.num_layers, kv_slots, dtype, device
+        )
+        self._load(weights, make_linear)
+
+    def _load(
+        self,
+        weights: Weights,
+        make_linear: Callable[[torch.Tensor, torch.Tensor | None], Linear],
+    ) -> None:
+        def tensor(name: str) -> torch.Tensor:
+            return weights[name].to(self.device, self.dtype)
+
+        def linear(prefix: str, *names: str) -> Linear:
+            matrices = [weights[f"{prefix}{name}.weight"] for name in names]
+            biases = [b for b in (weights.get(f"{prefix}{n}.bias") for n in names) if b is not None]
+            if biases and len(biases) != len(names):
+                raise UnsupportedModel(f"only some of {names} in {prefix!r} have a bias")
+            bias = torch.cat(biases).to(self.device, self.dtype) if biases else None
+            matrix = torch.cat(matrices) if len(matrices) > 1 else matrices[0]
+            return make_linear(matrix.to(self.device, self.dtype), bias)
+
+        self.embedding = tensor("model.embed_tokens.weight")
+        self.final_norm = tensor("model.norm.weight")
+        tied = self.config.raw.get("tie_word_embeddings", False) or "lm_head.weight" not in weights
+        weights.get("lm_head.weight")
+        self.head = make_linear(self.embedding if tied else tensor("lm_head.weight"), None)
+        rotary = self.config.raw.get("no_rope_layers") or [1] * self.config.num_layers
+        self.layers = []
+        for i in range(self.config.num_layers):
+            name = f"model.layers.{i}."
+            self.layers.append(
+                Layer(
+                    input_norm=tensor(f"{name}input_layernorm.weight"),
+                    qkv=linear(f"{name}self_attn.", "q_proj", "k_proj", "v_proj"),
+                    qk_norm=self._qk_norm(weights, f"{name}self_attn."),
+                    output=linear(f"{name}self_attn.", "o_proj"),
+                    mlp_norm=tensor(f"{name}post_attention_layernorm.weight"),
+                    gate_up=linear(f"{name}mlp.", "gate_proj", "up_proj"),
+                    down=linear(f"{name}mlp.", "down_proj"),
+                    window=self.config.windows[i],
+                    rotary=bool(rotary[i]),
+                )
+            )
+        weights.refuse_unread(ignored_suffixes=("rotary_emb.inv_freq",))
+
+    def _qk_norm(self, weights: Weights, prefix: str) -> torch.Tensor | None:
+        query, key = weights.get(f"{prefix}q_norm.weight"), weights.get(f"{prefix}k_norm.weight")
+        if query is None or key is None:
+            return None
+        heads = [query.expand(self.config.num_heads, -1), key.expand(self.config.num_kv_heads, -1)]
+        return torch.cat(heads).to(self.device, self.dtype)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """See :class:`~sglang_lite.runtime.models.base.Model`."""
+        x = F.embedding(batch.input_ids, self.embedding)
+        cos, sin = self.cos[batch.positions], self.sin[batch.positions]
+        for index, layer in enumerate(self.layers):
+            normed = self._norm(x, layer.input_norm)
+            x = x + self._attend(index, layer, normed, cos, sin, batch)
+            gate, up = layer.gate_up(self._norm(x, layer.mlp_norm)).chunk(2, dim=-1)
+            x = x + layer.down(F.silu(gate) * up)
+        return self._norm(x, self.final_norm)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See :class:`~sglang_lite.runtime.models.base.Model`."""
+        return self.head(hidden).float()
+
+    def _attend(
+        self,
+        index: int,
+        layer: Layer,
+        x: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        batch: Batch,
+    ) -> torch.Tensor:
+        heads, kv_heads, dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
+        tokens = x.shape[0]
+        qkv = layer.qkv(x).view(tokens, heads + 2 * kv_heads, dim)
+        rotated, value = qkv.split([heads + kv_heads, kv_heads], dim=1)
+        if layer.qk_norm is not None:
+            rotated = F.rms_norm(rotated, (dim,), eps=self.eps) * layer.qk_norm
+        if layer.rotary:
+            halves = rotated.unflatten(-1, (2, dim // 2)).flip(-2).flatten(-2)
+            rotated = torch.addcmul(rotated * cos, halves, sin)
+        query, key = rotated.split([heads, kv_heads], dim=1)
+        self.kv_cache.write(index, batch.write_slots, key, value)
+        attended = self.attention.attend(
+            query,
+            key,
+            value,
+            self.kv_cache.keys[index],
+            self.kv_cache.values[index],
+            batch.plan(self.attention, layer.window),
+            scale=self.scale,
+        )
+        return layer.output(attended.view(tokens, heads * dim))
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self.eps)

@@ -1,0 +1,94 @@
+"""From a path to a model that is ready to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from sglang_lite.errors import InvalidRequest, UnsupportedModel
+from sglang_lite.runtime.attention.cpu import TorchAttention
+from sglang_lite.runtime.models.base import Model
+from sglang_lite.runtime.models.config import ModelConfig
+from sglang_lite.runtime.models.decoder import FUSED_FAMILIES, FusedDecoder
+from sglang_lite.runtime.models.linear import Linear
+from sglang_lite.runtime.models.weights import Weights
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def load_model(
+    path: str | Path,
+    *,
+    kv_slots: int,
+    dtype: str = "auto",
+    device: str = "auto",
+    quantization: str | None = None,
+) -> Model:
+    """Load the model folder at ``path`` with a KV cache of ``kv_slots`` tokens.
+
+    Raises :class:`ModelNotFound` where files are missing, :class:`UnsupportedModel` where the
+    model cannot be run correctly, :class:`InvalidRequest` for a wrong parameter.
+    """
+    folder = Path(path)
+    config = ModelConfig.from_folder(folder)
+    if kv_slots < 1:
+        raise InvalidRequest("kv_slots", kv_slots, "at least 1")
+    if quantization is not None:
+        raise InvalidRequest("quantization", quantization, "None")
+    where = resolve_device(device)
+    precision = resolve_dtype(dtype, config, where)
+    if config.model_type not in FUSED_FAMILIES:
+        raise UnsupportedModel(
+            f"model type {config.model_type!r} (supported: {', '.join(sorted(FUSED_FAMILIES))})"
+        )
+    return FusedDecoder(
+        config,
+        Weights(folder),
+        TorchAttention(where),
+        Linear,
+        dtype=precision,
+        device=where,
+        kv_slots=kv_slots,
+    )
+
+
+def resolve_device(device: str) -> torch.device:
+    """``"auto"`` is the first CUDA device if there is one, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise InvalidRequest("device", device, "'auto', 'cpu' or 'cuda[:index]'") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise InvalidRequest("device", device, "'auto', 'cpu' or 'cuda[:index]'")
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidRequest("device", device, "this torch sees no CUDA device; use 'cpu'")
+    return chosen
+
+
+def resolve_dtype(dtype: str, config: ModelConfig, device: torch.device) -> torch.dtype:
+    """``"auto"``: bfloat16 where the hardware multiplies it natively, else float32.
+
+    On CUDA ``"auto"`` keeps a float16 checkpoint as it is.
+    """
+    if dtype != "auto":
+        if dtype not in DTYPES:
+            raise InvalidRequest("dtype", dtype, f"one of 'auto', {', '.join(map(repr, DTYPES))}")
+        if device.type == "cpu" and dtype == "float16":
+            raise InvalidRequest("dtype", dtype, "'bfloat16' or 'float32' on a CPU")
+        return DTYPES[dtype]
+    if device.type == "cuda":
+        return torch.float16 if config.torch_dtype == "float16" else torch.bfloat16
+    return torch.bfloat16 if cpu_multiplies_bfloat16() else torch.float32
+
+
+def cpu_multiplies_bfloat16() -> bool:
+    """Whether this CPU has bfloat16 dot products (AVX-512 BF16 or AMX)."""
+    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in probes)
