@@ -1,0 +1,65 @@
+"""The ASGI application: all routes behind one guard."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from sglang_lite.errors import SglangLiteError
+from sglang_lite.runtime.server import native, openai_chat, operations
+from sglang_lite.runtime.server.config import ServerConfig
+from sglang_lite.runtime.server.context import ServerContext
+from sglang_lite.runtime.server.errors import ApiError, handle
+from sglang_lite.runtime.server.limits import Guard
+from sglang_lite.runtime.server.schemas.chat import ChatCompletionRequest
+from sglang_lite.runtime.server.schemas.native import AbortBody, GenerateBody
+
+BODIES = (ChatCompletionRequest, GenerateBody, AbortBody)
+
+
+def create_app(config: ServerConfig) -> tuple[ASGIApp, ServerContext]:
+    """The application, and the context to which the engine is attached once it has loaded."""
+    server = ServerContext(config)
+    app = FastAPI(
+        title="sglang_lite",
+        version=version("sglang-lite"),
+        redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.server = server
+    for module in (operations, openai_chat, native):
+        app.include_router(module.router)
+    for kind in (ApiError, SglangLiteError, ValidationError, HTTPException):
+        app.add_exception_handler(kind, handle)
+    _describe_bodies(app)
+    return Guard(app, server), server
+
+
+def _operation_id(route: APIRoute) -> str:
+    return f"{min(route.methods)} {route.path}"
+
+
+def _describe_bodies(app: FastAPI) -> None:
+    """Put the request models into ``/openapi.json``; the routes parse their bodies themselves."""
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = plain()
+            _, definitions = models_json_schema(
+                [(model, "validation") for model in BODIES],
+                ref_template="#/components/schemas/{model}",
+            )
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            schemas.update(definitions["$defs"])
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

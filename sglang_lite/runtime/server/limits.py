@@ -1,0 +1,193 @@
+"""What stands before every route: who may ask, how much may come in, and the shape of refusals.
+
+A plain ASGI wrapper, because it must also cover unknown URLs, wrong methods and failures of the
+framework itself, and because Starlette's ``BaseHTTPMiddleware`` hides disconnects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import uuid
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sglang_lite.runtime.server.config import LOOPBACK, ServerConfig
+from sglang_lite.runtime.server.errors import ApiError
+
+if TYPE_CHECKING:
+    from sglang_lite.runtime.server.context import ServerContext
+
+logger = logging.getLogger("sglang_lite.server")
+
+OPEN_PATHS = ("/health", "/ready")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class Guard:
+    """Request ids, Host and Origin, the API key, content type and body size; the last resort."""
+
+    def __init__(self, app: ASGIApp, server: ServerContext) -> None:
+        self._app = app
+        self._server = server
+        self._key = _digest(server.config.api_key) if server.config.api_key else None
+        self._hosts = _allowed_hosts(server.config)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection's request, or the server's lifespan."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1000})
+                return
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
+        exchange = _Exchange(send, request_id, headers.get("origin"))
+        body = _BoundedBody(receive, self._server.config.max_body_bytes)
+        try:
+            self._check(scope, headers)
+            await self._app(scope, body.receive, exchange.send)
+        except ApiError as error:
+            await exchange.refuse(error, scope, body.receive)
+        except Exception:
+            logger.exception("request %s failed", request_id)
+            failure = ApiError(
+                500, "The server failed on this request; its log says why.", code="internal_error"
+            )
+            await exchange.refuse(failure, scope, body.receive)
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self._server.metrics.responded(route, exchange.status)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        """Refuse what no route should see; the cheap checks of a browser's attacks come first."""
+        host = _host_name(headers.get("host", ""))
+        if self._hosts is not None and host not in self._hosts:
+            raise ApiError(
+                403,
+                f"The Host {host[:100]!r} is not served here (see --allowed-hosts).",
+                code="host_not_allowed",
+            )
+        origin = headers.get("origin")
+        if origin is not None and not self._own_origin(origin, headers.get("host", "")):
+            raise ApiError(
+                403,
+                f"Pages of {origin[:100]!r} may not call this server (see --allowed-origins).",
+                code="origin_not_allowed",
+            )
+        if self._key is not None and scope["path"] not in OPEN_PATHS:
+            self._check_key(headers)
+        if scope["method"] in ("POST", "PUT", "PATCH"):
+            _check_body_headers(headers, self._server.config.max_body_bytes)
+
+    def _own_origin(self, origin: str, host: str) -> bool:
+        allowed = self._server.config.allowed_origins
+        return "*" in allowed or origin in allowed or urlsplit(origin).netloc == host
+
+    def _check_key(self, headers: Headers) -> None:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        if not hmac.compare_digest(_digest(given), self._key or b""):
+            raise ApiError(
+                401,
+                "This server needs an API key, and none or a wrong one came: send "
+                "'Authorization: Bearer KEY'.",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+
+
+class _Exchange:
+    """The sending side of one request: adds headers, knows whether a response has begun."""
+
+    def __init__(self, send: Send, request_id: str, origin: str | None) -> None:
+        self._send = send
+        self._request_id = request_id
+        self._origin = origin
+        self.status = 0
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self._request_id
+            headers["x-content-type-options"] = "nosniff"
+            if self._origin is not None:
+                # Only origins that passed the check get this far with a 2xx.
+                headers["access-control-allow-origin"] = self._origin
+                headers["vary"] = "origin"
+        await self._send(message)
+
+    async def refuse(self, error: ApiError, scope: Scope, receive: Receive) -> None:
+        if not self.status:
+            await error.response()(scope, receive, self.send)
+
+
+class _BoundedBody:
+    """The receiving side: counts bytes, for bodies without a Content-Length."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._seen = 0
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._seen += len(message.get("body", b""))
+        if self._seen > self._limit:
+            raise _too_large(self._limit)
+        return message
+
+
+def _check_body_headers(headers: Headers, limit: int) -> None:
+    length = headers.get("content-length", "")
+    if length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
+    if length == "0" or (not length and "transfer-encoding" not in headers):
+        return
+    # A form that a foreign page posts can have three types, and JSON is none of them.
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise ApiError(
+            415,
+            f"Bodies must be 'Content-Type: application/json', not {kind[:100]!r}.",
+            code="unsupported_media_type",
+        )
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(
+        413,
+        f"The body is larger than {limit} bytes (see --max-body-size).",
+        code="request_too_large",
+        headers={"connection": "close"},
+    )
+
+
+def _allowed_hosts(config: ServerConfig) -> frozenset[str] | None:
+    """Names that the Host header may have, or None where every name is right.
+
+    A server for other machines cannot know its names, so only ``allowed_hosts`` restricts it.
+    """
+    if "*" in config.allowed_hosts or not (config.loopback or config.allowed_hosts):
+        return None
+    return frozenset({*LOOPBACK, config.host.lower(), *(h.lower() for h in config.allowed_hosts)})
+
+
+def _host_name(host: str) -> str:
+    """``[::1]:80`` and ``localhost:80`` without port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
+def _digest(key: str) -> bytes:
+    # Digests have one length, so that comparing them in constant time hides the key's length too.
+    return hashlib.sha256(key.encode()).digest()

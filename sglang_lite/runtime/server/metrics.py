@@ -1,0 +1,116 @@
+"""Prometheus metrics under SGLang's names, so that its dashboards work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from sglang_lite.runtime.messages import RequestOutput
+from sglang_lite.runtime.server.errors import to_api_error
+
+if TYPE_CHECKING:
+    from sglang_lite.runtime.engine import Engine
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
+
+
+class EngineCollector(Collector):
+    """Reads ``Engine.stats()`` when somebody scrapes."""
+
+    def __init__(self, engine: Engine, model_name: str) -> None:
+        self._engine = engine
+        self._model_name = model_name
+
+    def collect(self) -> Iterator[Metric]:
+        """Gauges, and counters for the names that end in ``_total``."""
+        for name, value in self._engine.stats().items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                continue
+            family: Metric
+            if name.endswith("_total"):
+                family = CounterMetricFamily(f"sglang:{name}", name, labels=["model_name"])
+            else:
+                family = GaugeMetricFamily(f"sglang:{name}", name, labels=["model_name"])
+            family.add_metric([self._model_name], value)
+            yield family
+
+
+class Metrics:
+    """What only the server can measure, beside the engine's own numbers."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.model_name = ""
+        self.ttft = self._histogram("time_to_first_token_seconds", _SECONDS)
+        self.itl = self._histogram("inter_token_latency_seconds", _SECONDS)
+        self.e2e = self._histogram("e2e_request_latency_seconds", _SECONDS)
+        self.queue = self._histogram("queue_time_seconds", _SECONDS)
+        self.compile = self._histogram("grammar_compilation_time_seconds", _SECONDS)
+        self.prompt = self._histogram("prompt_tokens_histogram", _TOKENS)
+        self.generated = self._histogram("generation_tokens_histogram", _TOKENS)
+        self._rejected = self._counter("num_rejected_requests", ("reason",))
+        self._requests = self._counter("http_requests", ("endpoint",))
+        self._responses = self._counter("http_responses", ("endpoint", "status"))
+
+    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
+        labels = ("model_name",)
+        return Histogram(f"sglang:{name}", name, labels, registry=self.registry, buckets=buckets)
+
+    def _counter(self, name: str, labels: tuple[str, ...]) -> Counter:
+        return Counter(f"sglang:{name}", name, labels, registry=self.registry)
+
+    def attach(self, engine: Engine, model_name: str) -> None:
+        """The engine is loaded."""
+        self.model_name = model_name
+        self.registry.register(EngineCollector(engine, model_name))
+
+    def responded(self, endpoint: str, status: int) -> None:
+        """Count one HTTP response; ``endpoint`` is a route, never a raw path."""
+        self._requests.labels(endpoint).inc()
+        self._responses.labels(endpoint, str(status)).inc()
+
+    def rejected(self, error: BaseException) -> None:
+        """Count a request that was refused before it started."""
+        self._rejected.labels(to_api_error(error).code or "other").inc()
+
+    def clock(self) -> RequestClock:
+        """A stop watch for one HTTP request."""
+        return RequestClock(self)
+
+    def render(self) -> bytes:
+        """The text that Prometheus reads."""
+        return generate_latest(self.registry)
+
+
+class RequestClock:
+    """Measures the gaps between the tokens of each sample."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._last: dict[tuple[int, int], float] = {}
+
+    def tick(self, sample: tuple[int, int], output: RequestOutput) -> None:
+        """An output of ``sample`` (request, index) has arrived."""
+        metrics, name = self._metrics, self._metrics.model_name
+        now = time.perf_counter()
+        last = self._last.get(sample)
+        if last is not None and output.token_ids:
+            metrics.itl.labels(name).observe((now - last) / len(output.token_ids))
+        self._last[sample] = now
+        if output.finish_reason is None:
+            return
+        usage = output.usage
+        if usage.completion_tokens:
+            metrics.ttft.labels(name).observe(usage.ttft_s)
+        metrics.e2e.labels(name).observe(usage.e2e_s)
+        metrics.queue.labels(name).observe(usage.queue_s)
+        if usage.compile_s:
+            metrics.compile.labels(name).observe(usage.compile_s)
+        metrics.prompt.labels(name).observe(usage.prompt_tokens)
+        metrics.generated.labels(name).observe(usage.completion_tokens)

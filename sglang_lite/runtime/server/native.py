@@ -1,0 +1,261 @@
+"""SGLang's own API: ``/generate`` and the small routes that its clients call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from starlette.responses import Response
+
+from sglang_lite.errors import InvalidRequest
+from sglang_lite.runtime.messages import GenerateRequest, Logprobs
+from sglang_lite.runtime.server.context import ServerContext, server_of
+from sglang_lite.runtime.server.errors import ApiError, invalid
+from sglang_lite.runtime.server.generation import Generation, Sample, clamped
+from sglang_lite.runtime.server.logprobs import finite
+from sglang_lite.runtime.server.prompts import encode, new_id
+from sglang_lite.runtime.server.schemas.constraints import native_constraint
+from sglang_lite.runtime.server.schemas.native import AbortBody, GenerateBody
+from sglang_lite.runtime.server.schemas.wire import json_body, read_body
+from sglang_lite.runtime.server.stream import EventStream, cancellable, event
+from sglang_lite.sampling_params import SamplingParams
+
+router = APIRouter()
+
+MAX_PROMPTS = 1024
+
+
+@router.post("/generate", openapi_extra=json_body(GenerateBody))
+@router.put("/generate", openapi_extra=json_body(GenerateBody))
+@cancellable
+async def generate(request: Request) -> Response:
+    """Generate for one prompt or a list of them."""
+    server = server_of(request)
+    body = await read_body(request, GenerateBody)
+    batch = await NativeBatch.read(server, body)
+    generation = await Generation.start(
+        server, batch.name, batch.requests, timeout=body.timeout, param=batch.param
+    )
+    if body.stream:
+        keep_alive = server.config.keep_alive_interval
+        return EventStream(batch.events(generation), keep_alive=keep_alive)
+    with generation:
+        results = [
+            [Sample() for _ in range(request.sampling_params.n)] for request in batch.requests
+        ]
+        async for number, output in generation.outputs():
+            results[number][output.index].add(output)
+        dicts = [
+            batch.result(number, index, sample)
+            for number, samples in enumerate(results)
+            for index, sample in enumerate(samples)
+        ]
+        return JSONResponse(dicts if batch.is_list else dicts[0])
+
+
+@dataclass
+class NativeBatch:
+    """The prompts of one ``/generate`` call."""
+
+    server: ServerContext
+    body: GenerateBody
+    name: str
+    requests: list[GenerateRequest]
+    is_list: bool
+    param: str | None
+
+    @classmethod
+    async def read(cls, server: ServerContext, body: GenerateBody) -> NativeBatch:
+        """Check and tokenise; raises a 400."""
+        engine = server.admit()
+        prompts, is_list = await _prompts(server, body)
+        count = len(prompts)
+        params = _per_prompt("sampling_params", body.sampling_params, count) or [{}] * count
+        rids = _per_prompt("rid", body.rid, count, name=True)
+        starts = _per_prompt("logprob_start_len", body.logprob_start_len, count)
+        tops = _per_prompt("top_logprobs_num", body.top_logprobs_num, count)
+        wanted = _per_prompt("return_logprob", body.return_logprob, count)
+        chosen = body.token_ids_logprob or []
+        nested = bool(chosen) and isinstance(chosen[0], list)
+        if nested and len(chosen) != count:
+            raise invalid("token_ids_logprob", f"one list for each of {count} prompts is needed")
+        requests, param = [], None
+        for number, ids in enumerate(prompts):
+            sampling, where = _sampling(server, params[number])
+            param = param or where
+            sampling = clamped(sampling, len(ids), engine.context_length)
+            requests.append(
+                GenerateRequest(
+                    input_ids=tuple(ids),
+                    sampling_params=sampling,
+                    rid=rids[number] if rids else new_id("gen"),
+                    return_logprob=wanted[number],
+                    logprob_start_len=starts[number],
+                    top_logprobs_num=tops[number],
+                    token_ids_logprob=tuple(chosen[number] if nested else chosen),
+                    priority=body.priority,
+                    cache_salt=body.cache_salt,
+                )
+            )
+        is_list = is_list or any(request.sampling_params.n > 1 for request in requests)
+        return cls(server, body, requests[0].rid, requests, is_list, param)
+
+    async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
+        """One event per output, with everything so far in it, as SGLang sends them."""
+        with generation:
+            samples: dict[tuple[int, int], Sample] = {}
+            offsets = [0]
+            for request in self.requests:
+                offsets.append(offsets[-1] + request.sampling_params.n)
+            async for number, output in generation.outputs():
+                sample = samples.setdefault((number, output.index), Sample())
+                sample.add(output)
+                result = self.result(number, output.index, sample)
+                if self.is_list:
+                    result["index"] = offsets[number] + output.index
+                yield event(result)
+
+    def result(self, number: int, index: int, sample: Sample) -> dict[str, Any]:
+        """SGLang's dict of one sample so far."""
+        request, usage = self.requests[number], sample.usage
+        reason = sample.finish_reason.to_dict() if sample.finish_reason else None
+        if reason is not None and reason["type"] == "length":
+            reason["length"] = usage.completion_tokens
+        several = request.sampling_params.n > 1
+        meta: dict[str, Any] = {
+            "id": f"{request.rid}-{index}" if several else request.rid,
+            "finish_reason": reason,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "forced_tokens": usage.forced_tokens,
+            "queue_time": usage.queue_s,
+            "ttft": usage.ttft_s,
+            "e2e_latency": usage.e2e_s,
+        }
+        if request.return_logprob:
+            meta.update(self._logprobs(request, sample))
+        return {"text": sample.text, "output_ids": sample.token_ids, "meta_info": meta}
+
+    def _logprobs(self, request: GenerateRequest, sample: Sample) -> dict[str, Any]:
+        prompt = sample.prompt_logprobs or Logprobs()
+        fields: dict[str, Any] = {
+            "input_token_logprobs": self._entries(prompt.tokens),
+            "output_token_logprobs": self._entries(sample.logprobs),
+        }
+        if request.top_logprobs_num:
+            fields["input_top_logprobs"] = [self._entries(e) or None for e in prompt.top]
+            fields["output_top_logprobs"] = [self._entries(e) for e in sample.top_logprobs]
+        if request.token_ids_logprob:
+            fields["input_token_ids_logprobs"] = [
+                self._entries(e) or None for e in prompt.chosen_ids
+            ]
+            fields["output_token_ids_logprobs"] = [self._entries(e) for e in sample.chosen_logprobs]
+        return fields
+
+    def _entries(self, pairs: Any) -> list[list[Any]]:
+        text_of = self.server.texts.text_of if self.body.return_text_in_logprobs else None
+        return [
+            [
+                None if logprob is None else finite(logprob),
+                token,
+                text_of(token) if text_of else None,
+            ]
+            for logprob, token in pairs
+        ]
+
+
+async def _prompts(server: ServerContext, body: GenerateBody) -> tuple[list[list[int]], bool]:
+    if (body.text is None) == (body.input_ids is None):
+        raise invalid("text", "give one of text and input_ids")
+    given = body.text if body.text is not None else body.input_ids
+    field = "text" if body.text is not None else "input_ids"
+    if not given:
+        raise invalid(field, f"{field} must not be empty")
+    tokenizer = server.engine.tokenizer
+    if isinstance(given, str):
+        return [await encode(tokenizer, given, add_special_tokens=True)], False
+    if isinstance(given[0], int):
+        return [list(given)], False  # type: ignore[arg-type]
+    if len(given) > MAX_PROMPTS:
+        raise invalid(field, f"at most {MAX_PROMPTS} prompts are accepted, {len(given)} came")
+    prompts: list[list[int]] = []
+    for number, item in enumerate(given):
+        if not item:
+            raise invalid(f"{field}.{number}", "a prompt must not be empty")
+        if isinstance(item, str):
+            prompts.append(await encode(tokenizer, item, add_special_tokens=True))
+        else:
+            prompts.append(list(item))  # type: ignore[arg-type]
+    return prompts, True
+
+
+def _per_prompt(field: str, value: Any, count: int, name: bool = False) -> Any:
+    """``value`` for each prompt; a list must have one entry for each."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        if len(value) != count:
+            raise invalid(field, f"{len(value)} values for {count} prompts")
+        return value
+    if name and count > 1:
+        return [f"{value}-{number}" for number in range(count)]
+    return [value] * count
+
+
+def _sampling(server: ServerContext, fields: dict[str, Any]) -> tuple[SamplingParams, str | None]:
+    given = {key: value for key, value in fields.items() if value is not None}
+    wire = native_constraint(given, server.json_style)
+    try:
+        params = SamplingParams.from_dict(given)
+    except InvalidRequest as error:
+        known = error.field in SamplingParams.__dataclass_fields__ or error.accepted[:4] == "only"
+        code = error.code if known else "unknown_parameter"
+        raise invalid(f"sampling_params.{error.field}", str(error), code) from None
+    if wire is None:
+        return params, None
+    return replace(params, constraint=wire.constraint), wire.param
+
+
+@router.get("/get_model_info")
+@router.get("/model_info")
+async def model_info(request: Request) -> dict[str, Any]:
+    """What is served; ``RuntimeEndpoint`` reads ``model_path``."""
+    server = server_of(request)
+    engine = server.engine
+    return {
+        "model_path": server.model_path,
+        "tokenizer_path": server.model_path,
+        "served_model_name": server.model_name,
+        "is_generation": True,
+        "context_length": engine.context_length,
+        "vocab_size": engine.model_config.vocab_size,
+    }
+
+
+@router.get("/flush_cache")
+@router.post("/flush_cache")
+async def flush_cache(request: Request) -> Response:
+    """Forget every cached prefix; 400 while requests run."""
+    engine = server_of(request).engine
+    if not await asyncio.to_thread(engine.flush_cache):
+        raise ApiError(400, "The cache is in use by running requests.", code="cache_busy")
+    return Response("Cache flushed.\n", media_type="text/plain")
+
+
+@router.post("/abort_request", openapi_extra=json_body(AbortBody))
+async def abort_request(request: Request) -> dict[str, bool]:
+    """End one request by its id, or all; unknown ids are no error, they may just have finished."""
+    body = await read_body(request, AbortBody)
+    engine = server_of(request).engine
+    if body.abort_all == bool(body.rid):
+        raise invalid("rid", "give a rid, or abort_all=true without one")
+    if body.abort_all:
+        engine.abort(abort_all=True)
+    else:
+        engine.abort(body.rid)
+    return {"success": True}

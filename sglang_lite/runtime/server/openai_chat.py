@@ -1,0 +1,188 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from starlette.responses import Response
+
+from sglang_lite.runtime.messages import FinishReason, GenerateRequest, RequestOutput, Usage
+from sglang_lite.runtime.server.context import ServerContext, server_of
+from sglang_lite.runtime.server.generation import Generation, Sample, clamped, total
+from sglang_lite.runtime.server.prompts import chat_ids, new_id
+from sglang_lite.runtime.server.schemas.chat import ChatCompletionRequest, SamplingFields
+from sglang_lite.runtime.server.schemas.wire import json_body, read_body
+from sglang_lite.runtime.server.stream import EventStream, cancellable, event
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions", openapi_extra=json_body(ChatCompletionRequest))
+@cancellable
+async def chat_completions(request: Request) -> Response:
+    """Answer a conversation; as server-sent events with ``stream``."""
+    server = server_of(request)
+    body = await read_body(request, ChatCompletionRequest)
+    body.check()
+    server.check_model(body.model)
+    engine = server.admit()
+    wire = body.wire_constraint(server.json_style)
+    params = body.sampling_params(body.token_limit, wire.constraint if wire else None)
+    ids = await chat_ids(
+        engine.tokenizer,
+        body.messages,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        template_kwargs=body.chat_template_kwargs,
+    )
+    params = clamped(params, len(ids), engine.context_length)
+    reply = ChatReply(server, body)
+    generation = await Generation.start(
+        server,
+        reply.id,
+        [engine_request(body, reply.id, ids, params, body.top_logprobs or 0)],
+        timeout=body.timeout,
+        param=wire.param if wire else None,
+    )
+    headers = server.note_ignored(body.ignored_fields)
+    if body.stream:
+        return EventStream(
+            reply.events(generation, params.n),
+            keep_alive=server.config.keep_alive_interval,
+            headers=headers,
+        )
+    with generation:
+        samples = (await generation.collect(params.n))[0]
+        for sample in samples:
+            generation.check(sample.finish_reason)
+        return JSONResponse(reply.whole(samples), headers=headers)
+
+
+def engine_request(
+    body: SamplingFields, name: str, ids: list[int], params: Any, top_logprobs: int
+) -> GenerateRequest:
+    """What the engine is asked for one prompt of an OpenAI request."""
+    return GenerateRequest(
+        input_ids=tuple(ids),
+        sampling_params=params,
+        rid=name,
+        return_logprob=bool(getattr(body, "logprobs", None)),
+        top_logprobs_num=top_logprobs,
+        priority=body.priority,
+        cache_salt=body.cache_salt,
+    )
+
+
+class ChatReply:
+    """Writes the answer to one request, whole or in chunks."""
+
+    def __init__(self, server: ServerContext, body: ChatCompletionRequest) -> None:
+        self.id = body.rid or body.request_id or new_id("chatcmpl")
+        self._server = server
+        self._body = body
+        self._head = {"created": int(time.time()), "model": server.model_name}
+
+    def whole(self, samples: list[Sample]) -> dict[str, Any]:
+        """The answer of a request without ``stream``."""
+        choices = []
+        for index, sample in enumerate(samples):
+            choice = {
+                "index": index,
+                "message": {"role": "assistant", "content": sample.text, "refusal": None},
+                "logprobs": self._logprobs(sample.logprobs, sample.top_logprobs),
+                **finish_fields(sample.finish_reason),
+            }
+            if self._body.return_token_ids:
+                choice["token_ids"] = sample.token_ids
+            choices.append(choice)
+        return {
+            "id": self.id,
+            "object": "chat.completion",
+            **self._head,
+            "choices": choices,
+            "usage": usage_fields(total([sample.usage for sample in samples])),
+        }
+
+    async def events(self, generation: Generation, n: int) -> AsyncGenerator[bytes, None]:
+        """Role chunks, deltas, finish chunks, the usage if asked for, ``[DONE]``."""
+        with generation:
+            for index in range(n):
+                yield self._chunk(index, {"role": "assistant", "content": ""})
+            latest: dict[int, Usage] = {}
+            async for _, output in generation.outputs():
+                generation.check(output.finish_reason)
+                latest[output.index] = output.usage
+                for piece in self._pieces(output, latest):
+                    yield piece
+            if self._body.include_usage:
+                usage = usage_fields(total(list(latest.values())))
+                yield event(self._frame([], usage))
+
+    def _pieces(self, output: RequestOutput, latest: dict[int, Usage]) -> list[bytes]:
+        usage = total(list(latest.values())) if self._body.continuous_usage else None
+        pieces = []
+        if output.text or (self._body.logprobs and output.logprobs is not None):
+            logprobs = output.logprobs
+            extra: dict[str, Any] = {"logprobs": None}
+            if self._body.logprobs and logprobs is not None:
+                extra["logprobs"] = self._logprobs(list(logprobs.tokens), list(logprobs.top))
+            if self._body.return_token_ids:
+                extra["token_ids"] = list(output.token_ids)
+            pieces.append(self._chunk(output.index, {"content": output.text}, extra, usage))
+        if output.finish_reason is not None:
+            pieces.append(self._chunk(output.index, {}, finish_fields(output.finish_reason), usage))
+        return pieces
+
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        extra: dict[str, Any] | None = None,
+        usage: Usage | None = None,
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return event(
+            self._frame([{**choice, **(extra or {})}], usage_fields(usage) if usage else None)
+        )
+
+    def _frame(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> dict[str, Any]:
+        frame = {
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            **self._head,
+            "choices": choices,
+        }
+        if self._body.include_usage or self._body.continuous_usage:
+            frame["usage"] = usage
+        return frame
+
+    def _logprobs(self, tokens: list[Any], top: list[Any]) -> dict[str, Any] | None:
+        if not self._body.logprobs:
+            return None
+        return {"content": self._server.texts.chat_content(tokens, top), "refusal": None}
+
+
+def finish_fields(reason: FinishReason | None) -> dict[str, Any]:
+    """``finish_reason`` and, as SGLang adds, what matched."""
+    if reason is None:
+        return {"finish_reason": None}
+    return {"finish_reason": reason.type, "matched_stop": reason.matched}
+
+
+def usage_fields(usage: Usage, prompt_tokens: int | None = None) -> dict[str, Any]:
+    """OpenAI's usage object, with the cached and the forced tokens."""
+    prompt = usage.prompt_tokens if prompt_tokens is None else prompt_tokens
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": prompt + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "forced_tokens": usage.forced_tokens,
+        },
+    }

@@ -1,0 +1,34 @@
+"""SGLang's own requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from sglang_lite.runtime.server.schemas.wire import WireModel
+
+
+class GenerateBody(WireModel):
+    """The body of ``/generate``; one prompt, or a list of them and lists beside it."""
+
+    text: str | list[str] | None = None
+    input_ids: list[int] | list[list[int]] | None = None
+    sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None
+    stream: bool = False
+    return_logprob: bool | list[bool] = False
+    logprob_start_len: int | list[int] = -1
+    top_logprobs_num: int | list[int] = 0
+    token_ids_logprob: list[int] | list[list[int]] | None = None
+    return_text_in_logprobs: bool = False
+    rid: str | list[str] | None = None
+    priority: int = 0
+    cache_salt: str = Field(default="", max_length=128)
+    timeout: float | None = Field(default=None, gt=0)
+
+
+class AbortBody(WireModel):
+    """The body of ``/abort_request``."""
+
+    rid: str = ""
+    abort_all: bool = False
