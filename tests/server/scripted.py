@@ -6,6 +6,7 @@ ids are bytes, 256 ends a sequence.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import threading
@@ -72,7 +73,7 @@ class ByteTokenizer:
         **kwargs: Any,
     ) -> list[int]:
         roles = [message["role"] for message in messages]
-        if any(first == second == "user" for first, second in zip(roles, roles[1:], strict=False)):
+        if any(first == second == "user" for first, second in itertools.pairwise(roles)):
             raise TemplateError("Conversation roles must alternate")
         lines = [f"<tools>{json.dumps(tools)}\n"] if tools else []
         for message in messages:

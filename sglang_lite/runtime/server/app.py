@@ -43,7 +43,7 @@ def create_app(config: ServerConfig) -> tuple[ASGIApp, ServerContext]:
 
 
 def _operation_id(route: APIRoute) -> str:
-    return f"{min(route.methods)} {route.path}"
+    return f"{min(route.methods or ())} {route.path}"
 
 
 def _describe_bodies(app: FastAPI) -> None:

@@ -30,7 +30,7 @@ class ServerContext:
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
         self.phase: Literal["loading", "ready", "draining"] = "loading"
-        self.created = int(time.time())
+        self.started = time.time()
         self.json_style = JsonStyle(config.json_max_whitespace)
         self.model_name = config.served_model_name
         self.model_path = ""

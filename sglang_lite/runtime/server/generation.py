@@ -1,4 +1,4 @@
-"""The engine's requests behind one HTTP request: admitted together, read together, freed together."""
+"""The engine's requests behind one HTTP request: admitted, read and freed together."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class NativeBatch:
                     return_logprob=wanted[number],
                     logprob_start_len=starts[number],
                     top_logprobs_num=tops[number],
-                    token_ids_logprob=tuple(chosen[number] if nested else chosen),
+                    token_ids_logprob=_ids(chosen[number] if nested else chosen),
                     priority=body.priority,
                     cache_salt=body.cache_salt,
                 )
@@ -170,28 +170,29 @@ class NativeBatch:
 
 
 async def _prompts(server: ServerContext, body: GenerateBody) -> tuple[list[list[int]], bool]:
+    """The prompts' ids, and whether the request holds a list of prompts."""
     if (body.text is None) == (body.input_ids is None):
         raise invalid("text", "give one of text and input_ids")
-    given = body.text if body.text is not None else body.input_ids
-    field = "text" if body.text is not None else "input_ids"
+    field, given = ("text", body.text) if body.text is not None else ("input_ids", body.input_ids)
     if not given:
         raise invalid(field, f"{field} must not be empty")
-    tokenizer = server.engine.tokenizer
-    if isinstance(given, str):
-        return [await encode(tokenizer, given, add_special_tokens=True)], False
-    if isinstance(given[0], int):
-        return [list(given)], False  # type: ignore[arg-type]
-    if len(given) > MAX_PROMPTS:
-        raise invalid(field, f"at most {MAX_PROMPTS} prompts are accepted, {len(given)} came")
-    prompts: list[list[int]] = []
-    for number, item in enumerate(given):
+    is_list = isinstance(given, list) and not isinstance(given[0], int)
+    items: list[Any] = [*given] if is_list else [given]
+    if len(items) > MAX_PROMPTS:
+        raise invalid(field, f"at most {MAX_PROMPTS} prompts are accepted, {len(items)} came")
+    prompts = []
+    for number, item in enumerate(items):
         if not item:
             raise invalid(f"{field}.{number}", "a prompt must not be empty")
+        ids = item
         if isinstance(item, str):
-            prompts.append(await encode(tokenizer, item, add_special_tokens=True))
-        else:
-            prompts.append(list(item))  # type: ignore[arg-type]
-    return prompts, True
+            ids = await encode(server.engine.tokenizer, item, add_special_tokens=True)
+        prompts.append(list(ids))
+    return prompts, is_list
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    return tuple(value)
 
 
 def _per_prompt(field: str, value: Any, count: int, name: bool = False) -> Any:

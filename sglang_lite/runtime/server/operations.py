@@ -48,7 +48,7 @@ def _card(server: ServerContext) -> dict[str, Any]:
         "max_model_len": server.engine.context_length,
         "id": server.model_name,
         "object": "model",
-        "created": server.created,
+        "created": int(server.started),
         "owned_by": "sglang_lite",
         "root": server.model_name,
         "parent": None,

@@ -108,7 +108,7 @@ def _arguments(text: str) -> Any:
 
 
 async def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
-    """Ids of a text; control tokens written in it are read as such only where they are asked for."""
+    """Ids of a text; long ones in another thread."""
     if len(text) < 2000:
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
     return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)

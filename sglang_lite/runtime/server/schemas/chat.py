@@ -18,7 +18,11 @@ from sglang_lite.sampling_params import SamplingParams
 MAX_LOGPROBS = 20
 
 OPENAI_IGNORED = frozenset(
-    ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "verbosity", "reasoning_effort", "prediction", "modalities"]
+    (
+        *("user", "metadata", "store", "service_tier", "safety_identifier", "modalities"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+        *("verbosity", "reasoning_effort", "prediction"),
+    )
 )
 """OpenAI's fields about accounts, billing and routing: nothing here could depend on them."""
 

@@ -1,0 +1,95 @@
+"""The command line: ``sglang-lite serve | chat | run | pull | env | demo``.
+
+Commands import what they need when they run, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sglang_lite import launch_server
+
+app = typer.Typer(
+    name="sglang-lite",
+    help="Prompt programs with exact constraints, on a small fast runtime.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.command("serve", context_settings=launch_server.CONTEXT)(launch_server.serve)
+
+Model = Annotated[
+    str | None,
+    typer.Option("--model-path", "--model", "-m", help="Folder or hub id (default: SmolLM2)."),
+]
+
+
+@app.command()
+def demo(model_path: Model = None) -> None:
+    """Run a small prompt program and show what it made, what it reused, and how fast."""
+    from sglang_lite.commands.demo import run_demo
+
+    run_demo(model_path)
+
+
+@app.command()
+def pull() -> None:
+    """Fetch the default model, once; print its folder."""
+    from sglang_lite.runtime.default_model import default_model_path
+
+    typer.echo(default_model_path())
+
+
+@app.command()
+def chat(
+    model_path: Model = None,
+    url: Annotated[
+        str | None, typer.Option("--url", help="Talk to a running server instead.")
+    ] = None,
+    system: Annotated[str, typer.Option("--system", help="The system message.")] = "",
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.7,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 512,
+) -> None:
+    """Chat with a model in the terminal; answers stream."""
+    from sglang_lite.commands.chat import run_chat
+
+    run_chat(model_path, url, system, temperature, max_tokens)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A Python file with a prompt program.")],
+    model_path: Model = None,
+    url: Annotated[str | None, typer.Option("--url", help="Run it on this server instead.")] = None,
+) -> None:
+    """Run a Python file with a backend already set; further arguments go to the file."""
+    from sglang_lite.commands.run import run_file
+
+    run_file(file, context.args, model_path, url)
+
+
+@app.command()
+def env() -> None:
+    """Print what a bug report needs: versions, processors, memory, the cache's place."""
+    from sglang_lite.commands.env import print_env
+
+    print_env()
+
+
+def main() -> None:
+    """The entry point of ``sglang-lite``."""
+    from sglang_lite.errors import SglangLiteError
+
+    try:
+        app()
+    except SglangLiteError as error:
+        raise SystemExit(f"sglang-lite: {error}") from None
+
+
+if __name__ == "__main__":
+    main()
