@@ -1,0 +1,178 @@
+"""The in-process engine as a backend: token ids in, token ids out, so prefixes match exactly."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from sglang_lite.errors import EngineError
+from sglang_lite.lang.backends.base import Backend, ChoiceScores
+from sglang_lite.lang.chat_template import ChatTemplate
+from sglang_lite.lang.expressions import LogprobOptions
+from sglang_lite.lang.transcript import Piece, Prompt
+from sglang_lite.outputs import RequestOutput, TokenLogprob
+from sglang_lite.runtime.engine import Engine
+from sglang_lite.runtime.messages import GenerateRequest
+from sglang_lite.sampling_params import SamplingParams
+
+SCORE_ONLY = SamplingParams(max_new_tokens=0, temperature=0.0)
+
+
+class EngineBackend(Backend):
+    """Runs programs on an :class:`~sglang_lite.runtime.engine.Engine` of this process."""
+
+    name = "engine"
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.tokenizer = engine.tokenizer
+        tokenizer = engine.tokenizer
+        if tokenizer.chat_template is not None:
+
+            def render(messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
+                return tokenizer.render_chat_template(
+                    messages, add_generation_prompt=add_generation_prompt
+                )
+
+            self.chat_template = ChatTemplate(render, "the tokenizer's")
+        control = sorted(tokenizer.control_tokens, key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, control)) or "(?!)")
+
+    @classmethod
+    def of(cls, engine: Engine) -> EngineBackend:
+        """The backend of this engine; the engine keeps it, so both live equally long."""
+        backend = engine.__dict__.get("_language_backend")
+        if backend is None:
+            backend = engine.__dict__.setdefault("_language_backend", cls(engine))
+        return backend
+
+    def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...]:
+        """See :meth:`Backend.encode`; equal to the ids of the whole chat template's text."""
+        ids: list[int] = []
+        if start:
+            ids += self.tokenizer.encode("", add_special_tokens=True)
+            if ids and ids[-1] in self.tokenizer.eos_token_ids and len(ids) > 1:
+                ids.pop()
+        for text, parse_special in _runs(pieces, self._control):
+            ids += self.tokenizer.encode(text, parse_special=parse_special)
+        return tuple(ids)
+
+    def control_ids(self) -> frozenset[int]:
+        """See :meth:`Backend.control_ids`."""
+        return frozenset(self.tokenizer.control_tokens.values()) | self.tokenizer.special_ids
+
+    def align(self, token_ids: Sequence[int], text: str) -> tuple[tuple[int, ...], str]:
+        """See :meth:`Backend.align`: drops the end token and what runs past a stop text."""
+        ids = tuple(token_ids)
+        while ids:
+            decoded = self.tokenizer.decode(ids)
+            ends = ids[-1] in self.tokenizer.eos_token_ids or ids[-1] in self.tokenizer.special_ids
+            if not ends and text.startswith(decoded):
+                return ids, text[len(decoded) :]
+            ids = ids[:-1]
+        return (), text
+
+    async def stream(
+        self, prompt: Prompt, params: SamplingParams, logprobs: LogprobOptions
+    ) -> AsyncIterator[RequestOutput]:
+        """See :meth:`Backend.stream`."""
+        stream = await self.engine.asubmit(
+            GenerateRequest(
+                prompt.input_ids or (),
+                params,
+                return_logprob=logprobs.return_logprob,
+                logprob_start_len=logprobs.logprob_start_len,
+                top_logprobs_num=logprobs.top_logprobs_num,
+            )
+        )
+        try:
+            async for output in stream:
+                yield output
+        finally:
+            stream.abort()
+
+    async def score(
+        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: bool
+    ) -> ChoiceScores:
+        """One request per choice, all at once, over the tokens where any choice differs."""
+        sealed = (prompt.input_ids or ())[: prompt.sealed]
+        starts = not sealed and not (prompt.tail and prompt.tail[0].trusted)
+        rows = [
+            sealed + self.encode([*prompt.tail, Piece(choice + suffix)], start=starts)
+            for choice in choices
+        ]
+        common = min(_common(row, prompt.input_ids or ()) for row in rows)
+        scored = await asyncio.gather(*(self._logprobs(row, common) for row in rows))
+        alone = None
+        if unconditional:
+            parts = [row[common:] for row in rows]
+            alone = [
+                self._entries(tokens)
+                for tokens in await asyncio.gather(*(self._logprobs(part, 0) for part in parts))
+            ]
+        return ChoiceScores(
+            input=[self._entries(tokens) for tokens in scored],
+            output=[[] for _ in rows],
+            unconditional=alone,
+        )
+
+    async def _logprobs(self, ids: tuple[int, ...], start: int) -> list[TokenLogprob]:
+        """Log probabilities of the tokens from position ``start`` on."""
+        if start >= len(ids):
+            return []
+        request = GenerateRequest(ids, SCORE_ONLY, return_logprob=True, logprob_start_len=start)
+        stream = await self.engine.asubmit(request)
+        tokens: list[TokenLogprob] = []
+        async for output in stream:
+            if output.prompt_logprobs is not None:
+                tokens += output.prompt_logprobs.tokens
+        if len(tokens) != len(ids) - start:
+            raise EngineError(f"{len(tokens)} log probabilities for {len(ids) - start} tokens")
+        return tokens
+
+    def _entries(self, tokens: Sequence[TokenLogprob]) -> list[list[Any]]:
+        return [[value, id, self.tokenizer.token_text(id)] for value, id in tokens]
+
+    async def flush_cache(self) -> bool:
+        """See :meth:`Backend.flush_cache`."""
+        return await asyncio.to_thread(self.engine.flush_cache)
+
+    async def server_info(self) -> dict[str, Any]:
+        """The engine's statistics."""
+        return dict(self.engine.stats())
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the common beginning; at least one token stays to be scored."""
+    length = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        length += 1
+    return length
+
+
+def _runs(pieces: Sequence[Piece], control: re.Pattern[str]) -> list[tuple[str, bool]]:
+    """(text, parse control tokens) of consecutive pieces.
+
+    Everything is one run, because a tokenizer must see neighbours together; only what looks like a
+    control token and is not entirely the template's own text becomes a plain run.
+    """
+    text = "".join(piece.text for piece in pieces)
+    trusted: list[tuple[int, int]] = []
+    position = 0
+    for piece in pieces:
+        if piece.trusted:
+            trusted.append((position, position + len(piece.text)))
+        position += len(piece.text)
+    runs: list[tuple[str, bool]] = []
+    begin = 0
+    for match in control.finditer(text):
+        if any(low <= match.start() and match.end() <= high for low, high in trusted):
+            continue
+        runs += [(text[begin : match.start()], True), (match.group(), False)]
+        begin = match.end()
+    runs.append((text[begin:], True))
+    return [(text, parse) for text, parse in runs if text]

@@ -1,0 +1,481 @@
+"""Expressions: what a program appends to its state.
+
+Every constructor checks its arguments at the call and copies the caller's objects; the resulting
+nodes are frozen and remember their source line, so that an error can name it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from sglang_lite.constraint import (
+    Constraint,
+    JsonSchema,
+    Regex,
+    constraint_from_fields,
+)
+from sglang_lite.errors import InvalidRequest, NotSupported
+from sglang_lite.lang.choices import ChoicesSamplingMethod, token_length_normalized
+from sglang_lite.lang.typed import TypedValue
+from sglang_lite.sampling_params import SamplingParams
+
+ROLES = ("system", "user", "assistant", "tool")
+
+DTYPE_PATTERNS = {
+    "int": r"[-+]?[0-9]{1,18}",
+    "float": r"[-+]?[0-9]{0,15}\.?[0-9]{1,15}",
+    "bool": "(True|False)",
+    "str": r'"[\w\d\s]*"',
+}
+"""SGLang's ``dtype`` patterns, with bounded digits and without its trailing whitespace: the span
+ends with the value."""
+
+
+def source_line() -> str:
+    """``file.py:12`` of the nearest caller outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+_PACKAGE = "sglang_lite.lang"
+
+
+class Expression:
+    """Base class of everything that can be appended; ``+`` makes a sequence."""
+
+    def __add__(self, other: Any) -> Expression:
+        return Concat(_parts(self) + _parts(as_expression(other)))
+
+    def __radd__(self, other: Any) -> Expression:
+        return Concat(_parts(as_expression(other)) + _parts(self))
+
+
+def as_expression(value: Any) -> Expression:
+    """``value`` as an expression; only a str becomes one by itself."""
+    if isinstance(value, Expression):
+        return value
+    if isinstance(value, str):
+        return Text(value)
+    raise InvalidRequest("expression", value, "a str or an expression such as gen(...)")
+
+
+def _parts(expression: Expression) -> tuple[Expression, ...]:
+    return expression.items if isinstance(expression, Concat) else (expression,)
+
+
+@dataclass(frozen=True)
+class Text(Expression):
+    """A literal."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Concat(Expression):
+    """Several expressions, flat, in order."""
+
+    items: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class Argument(Expression):
+    """Stands for a program's argument while the program is traced."""
+
+    name: str
+
+    def __format__(self, spec: str) -> NoReturn:
+        raise TypeError(f"argument {self.name!r} has no value while the program is traced")
+
+    def __repr__(self) -> str:
+        return f"<argument {self.name}>"
+
+
+@dataclass(frozen=True)
+class LogprobOptions:
+    """Which log probabilities a ``gen`` wants back; see ``GenerateRequest`` for the meanings."""
+
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    top_logprobs_num: int = 0
+    return_text_in_logprobs: bool = False
+
+
+@dataclass(frozen=True)
+class Gen(Expression):
+    """Generate a text; ``given`` holds the sampling fields that this call sets itself."""
+
+    name: str | None
+    given: Mapping[str, Any]
+    constraint: Constraint | None
+    value_type: TypedValue | None
+    logprobs: Mapping[str, Any]
+    heal: bool | None
+    where: str
+
+    @property
+    def label(self) -> str:
+        """How messages call this node."""
+        return "gen" if self.name is None else f"gen({self.name!r})"
+
+
+@dataclass(frozen=True)
+class Select(Expression):
+    """Choose one of ``choices`` by its log probability; ``follow`` is the literal after it."""
+
+    name: str | None
+    choices: tuple[str, ...]
+    temperature: float
+    method: ChoicesSamplingMethod
+    terminator: str | None
+    where: str
+    follow: str = ""
+
+    @property
+    def label(self) -> str:
+        """How messages call this node."""
+        return "select" if self.name is None else f"select({self.name!r})"
+
+
+@dataclass(frozen=True)
+class RoleBegin(Expression):
+    """Opens a message of ``role``."""
+
+    role: str
+    where: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class RoleEnd(Expression):
+    """Closes the message of ``role``."""
+
+    role: str
+    where: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class ScopeBegin(Expression):
+    """From here on, the text is captured as variable ``name``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ScopeEnd(Expression):
+    """The end of the span that ``ScopeBegin`` opened."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SeparateReasoning(Expression):
+    """Run ``expression`` and split what its gens produced into reasoning and answer."""
+
+    expression: Expression
+    open_tag: str
+    close_tag: str
+
+
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    stop_token_ids: Sequence[int] | None = None,
+    stop_regex: str | Sequence[str] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+    dtype: type | str | None = None,
+    choices: Sequence[str] | None = None,
+    choices_method: ChoicesSamplingMethod | None = None,
+    regex: str | None = None,
+    json_schema: str | Mapping[str, Any] | type | None = None,
+    *,
+    type: Any = None,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    min_length: int | None = None,
+    max_length: int | None = None,
+    ebnf: str | None = None,
+    lark: str | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    no_stop_trim: bool | None = None,
+    seed: int | None = None,
+    heal: bool | None = None,
+) -> Expression:
+    """Generate a text and store it as ``name``.
+
+    Sampling arguments left at None come from ``run()``; SGLang's defaults are ``max_tokens=128``
+    and ``temperature=1.0``.  At most one of ``dtype`` (SGLang's: the value stays a str), ``type``
+    (the value is of that type, see :mod:`sglang_lite.lang.typed`; ``ge``…``max_length`` bound it),
+    ``regex``, ``json_schema``, ``ebnf``, ``lark`` and ``choices`` may be given.  With ``choices``
+    this is :func:`select`.  ``heal`` switches token healing at the seam to the literal before:
+    None heals where a constraint meets a literal that ends in the middle of a word's spacing.
+
+    Raises :class:`InvalidRequest` or :class:`InvalidRegex` at the call.
+    """
+    where = source_line()
+    name = _name(name)
+    if choices is not None:
+        others = {"dtype": dtype, "type": type, "regex": regex, "json_schema": json_schema}
+        others |= {"ebnf": ebnf, "lark": lark}
+        for other, value in others.items():
+            if value is not None:
+                raise InvalidRequest(other, value, "nothing beside choices")
+        method = choices_method or token_length_normalized
+        return Select(name, _choices(choices), temperature or 0.0, method, None, where)
+    if choices_method is not None:
+        raise InvalidRequest("choices_method", choices_method, "only with choices")
+    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+    bounds |= {"min_length": min_length, "max_length": max_length}
+    constraint, value_type = _constraint(
+        dtype=dtype,
+        type_=type,
+        bounds={key: value for key, value in bounds.items() if value is not None},
+        json_schema=json_schema,
+        regex=regex,
+        ebnf=ebnf,
+        lark=lark,
+    )
+    given: dict[str, Any] = {
+        "max_new_tokens": max_tokens,
+        "min_new_tokens": min_tokens,
+        "n": n,
+        "stop": stop,
+        "stop_token_ids": stop_token_ids,
+        "stop_regex": stop_regex,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "repetition_penalty": repetition_penalty,
+        "ignore_eos": ignore_eos,
+        "logit_bias": logit_bias,
+        "no_stop_trim": no_stop_trim,
+        "seed": seed,
+    }
+    given = checked_fields(given)
+    logprobs = {
+        "return_logprob": return_logprob,
+        "logprob_start_len": logprob_start_len,
+        "top_logprobs_num": top_logprobs_num,
+        "return_text_in_logprobs": return_text_in_logprobs,
+    }
+    logprobs = {key: value for key, value in logprobs.items() if value is not None}
+    return Gen(name, given, constraint, value_type, logprobs, heal, where)
+
+
+def checked_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are set, each validated and normalised as :class:`SamplingParams` does."""
+    given = {key: value for key, value in fields.items() if value is not None}
+    params = SamplingParams.from_dict(
+        {key: value for key, value in given.items() if key != "min_new_tokens"}
+        | ({"max_new_tokens": None} if "max_new_tokens" not in given else {})
+        | {key: value for key, value in given.items() if key == "min_new_tokens"}
+    )
+    return {key: getattr(params, key) for key in given}
+
+
+def _constraint(
+    *, dtype: Any, type_: Any, bounds: dict[str, Any], **fields: Any
+) -> tuple[Constraint | None, TypedValue | None]:
+    kinds = [key for key, value in fields.items() if value is not None]
+    kinds = [
+        *(["dtype"] if dtype is not None else []),
+        *(["type"] if type_ is not None else []),
+        *kinds,
+    ]
+    if len(kinds) > 1:
+        value = {"dtype": dtype, "type": type_, **fields}[kinds[1]]
+        raise InvalidRequest(kinds[1], value, f"only one constraint, and {kinds[0]} is set")
+    if bounds and type_ is None:
+        key, value = next(iter(bounds.items()))
+        raise InvalidRequest(key, value, "bounds go with type=")
+    if dtype is not None:
+        known = dtype.__name__ if isinstance(dtype, type) else dtype
+        if known not in DTYPE_PATTERNS:
+            raise InvalidRequest("dtype", dtype, "int, float, str, bool or their names")
+        return Regex(DTYPE_PATTERNS[known]), None
+    if type_ is not None:
+        value_type = TypedValue.of(type_, **bounds)
+        return value_type.constraint, value_type
+    schema = fields.get("json_schema")
+    if isinstance(schema, type):
+        return JsonSchema.of(schema), TypedValue.of(schema)
+    return constraint_from_fields(**fields), None
+
+
+def gen_int(name: str | None = None, **arguments: Any) -> Expression:
+    """``gen(name, dtype=int, ...)``; the value is a str of an integer, as in SGLang."""
+    return gen(name, dtype=int, **arguments)
+
+
+def gen_string(name: str | None = None, **arguments: Any) -> Expression:
+    """``gen(name, dtype=str, ...)``; the value is a quoted str, as in SGLang."""
+    return gen(name, dtype=str, **arguments)
+
+
+def select(
+    name: str | None = None,
+    choices: Sequence[str] | None = None,
+    temperature: float = 0.0,
+    choices_method: ChoicesSamplingMethod = token_length_normalized,
+    *,
+    terminator: str | None = None,
+) -> Expression:
+    """Choose one of ``choices`` by their log probabilities after the text so far.
+
+    Temperature 0 takes the best score of ``choices_method``, above it one is drawn from
+    softmax(scores / temperature).  ``terminator`` is scored after every choice; None scores one
+    only where a choice is the beginning of another one, "" never.
+    """
+    if choices is None:
+        raise InvalidRequest("choices", None, "a list of at least one str")
+    number = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
+    if not number or not 0 <= temperature < float("inf"):
+        raise InvalidRequest("temperature", temperature, "a finite number, at least 0")
+    if not isinstance(choices_method, ChoicesSamplingMethod):
+        raise InvalidRequest("choices_method", choices_method, "a ChoicesSamplingMethod")
+    where = source_line()
+    return Select(_name(name), _choices(choices), temperature, choices_method, terminator, where)
+
+
+def _choices(choices: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
+        raise InvalidRequest("choices", choices, "a list of str")
+    if not choices:
+        raise InvalidRequest("choices", choices, "at least one choice")
+    if len(set(choices)) != len(choices):
+        raise InvalidRequest("choices", choices, "choices that differ from each other")
+    return tuple(choices)
+
+
+def _name(name: Any) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise InvalidRequest("name", name, "a str or None")
+    return name
+
+
+def role_message(role: str, expression: Any = None) -> Expression:
+    """A whole message of ``role``; None makes an empty one."""
+    if role not in ROLES:
+        raise InvalidRequest("role", role, f"one of {', '.join(ROLES)}")
+    where = source_line()
+    inner = () if expression is None else _parts(as_expression(expression))
+    return Concat((RoleBegin(role, where), *inner, RoleEnd(role, where)))
+
+
+def system(expr: Any = None) -> Expression:
+    """A system message."""
+    return role_message("system", expr)
+
+
+def user(expr: Any = None) -> Expression:
+    """A user message."""
+    return role_message("user", expr)
+
+
+def assistant(expr: Any = None) -> Expression:
+    """An assistant message."""
+    return role_message("assistant", expr)
+
+
+def _role_edge(make: Callable[..., Expression], role: str, name: str) -> Callable[[], Expression]:
+    def edge() -> Expression:
+        return make(role, source_line())
+
+    edge.__name__ = edge.__qualname__ = name
+    edge.__doc__ = f"{'Opens' if make is RoleBegin else 'Closes'} a message of the {role} role."
+    return edge
+
+
+system_begin = _role_edge(RoleBegin, "system", "system_begin")
+system_end = _role_edge(RoleEnd, "system", "system_end")
+user_begin = _role_edge(RoleBegin, "user", "user_begin")
+user_end = _role_edge(RoleEnd, "user", "user_end")
+assistant_begin = _role_edge(RoleBegin, "assistant", "assistant_begin")
+assistant_end = _role_edge(RoleEnd, "assistant", "assistant_end")
+
+REASONING_TAGS = {
+    "qwen3": ("<think>", "</think>"),
+    "deepseek-r1": ("<think>", "</think>"),
+    "glm45": ("<think>", "</think>"),
+    "gpt-oss": (
+        "<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+    ),
+    "kimi": ("◁think▷", "◁/think▷"),
+}
+"""Where each family of models puts its reasoning: (opening tag, closing tag)."""
+
+
+def separate_reasoning(
+    expr: Expression | None = None,
+    model_type: str | None = None,
+    *,
+    open: str | None = None,
+    close: str | None = None,
+) -> Expression:
+    """Split what the gens inside ``expr`` produce: ``s["a"]`` is the answer,
+    ``s["a_reasoning_content"]`` the reasoning, and only the answer stays in the text.
+
+    ``model_type`` names a family of :data:`REASONING_TAGS`; ``open`` and ``close`` give the tags
+    themselves.  It may stand inside or around a role.
+    """
+    if expr is None:
+        raise InvalidRequest("expr", expr, "an expression with a named gen")
+    if open is None or close is None:
+        if model_type not in REASONING_TAGS:
+            accepted = f"one of {', '.join(REASONING_TAGS)}, or open= and close="
+            raise InvalidRequest("model_type", model_type, accepted)
+        open, close = REASONING_TAGS[model_type]
+    return SeparateReasoning(as_expression(expr), open, close)
+
+
+def image(path: Any) -> NoReturn:
+    """Refused: the models of this runtime read text only."""
+    raise NotSupported("image() is not supported: no backend of this package takes images")
+
+
+def video(path: Any, num_frames: int) -> NoReturn:
+    """Refused: the models of this runtime read text only."""
+    raise NotSupported("video() is not supported: no backend of this package takes videos")
+
+
+def pretty(expression: Expression, depth: int = 0) -> str:
+    """The expression as an indented listing, one node a line."""
+    pad = "  " * depth
+    if isinstance(expression, Concat):
+        return "\n".join(pretty(item, depth) for item in expression.items)
+    if isinstance(expression, SeparateReasoning):
+        return f"{pad}separate_reasoning\n{pretty(expression.expression, depth + 1)}"
+    if isinstance(expression, Text):
+        return f"{pad}{json.dumps(expression.text, ensure_ascii=False)}"
+    if isinstance(expression, Gen):
+        return f"{pad}{expression.label}"
+    if isinstance(expression, Select):
+        return f"{pad}{expression.label} of {list(expression.choices)}"
+    if isinstance(expression, (RoleBegin, RoleEnd)):
+        edge = "begin" if isinstance(expression, RoleBegin) else "end"
+        return f"{pad}{expression.role}_{edge}"
+    return f"{pad}{expression!r}"

@@ -1,0 +1,201 @@
+"""How the interpreter runs its two nodes that call a model: ``gen`` and ``select``."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import random
+from typing import TYPE_CHECKING, Any
+
+from sglang_lite.constraint import Constraint
+from sglang_lite.errors import BackendError
+from sglang_lite.lang.choices import logprobs_of, mean, softmax
+from sglang_lite.lang.events import TextEvent, UsageEvent, VariableDelta, VariableEnd
+from sglang_lite.lang.expressions import Gen, LogprobOptions, Select
+from sglang_lite.lang.variable import Sample, Variable
+from sglang_lite.outputs import Logprobs, RequestOutput
+from sglang_lite.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from sglang_lite.lang.executor import Executor
+
+log = logging.getLogger("sglang_lite")
+
+
+async def run_gen(executor: Executor, node: Gen, variable: Variable) -> None:
+    """Generate, keep the token ids, fill the variable."""
+    run = executor.run
+    params = resolve(executor, node)
+    options = LogprobOptions(**{**run.logprob_fields, **node.logprobs})
+    prompt = executor.transcript.prompt(run.backend, node.name)
+    samples = [Sample() for _ in range(params.n)]
+    stream = run.backend.stream(prompt, params, options)
+    try:
+        async for output in stream:
+            _take(executor, node, samples, output)
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+    for sample in samples:
+        if sample.finish_reason is None:
+            raise BackendError(f"backend {run.backend.name} ended a stream without a finish reason")
+        if sample.finish_reason.type == "abort":
+            raise BackendError(f"the request was aborted: {sample.finish_reason.message}")
+        _warn_if_cut(executor, node, sample, params)
+    first = samples[0]
+    ids, rest = run.backend.align(first.token_ids, first.text)
+    aligned = first.text[: len(first.text) - len(rest)]
+    executor.transcript.append_generated(aligned, ids, prompt.input_ids or (), rest)
+    variable.resolve(samples, many=params.n > 1)
+    executor.emit(UsageEvent(executor.path, node.name, first.usage))
+    executor.emit(VariableEnd(executor.path, node.name, _shown(variable)))
+
+
+def resolve(executor: Executor, node: Gen) -> SamplingParams:
+    """The run's parameters with those that the node sets itself, and a seed of its own."""
+    run = executor.run
+    changes: dict[str, Any] = dict(node.given)
+    constraint: Constraint | None = node.constraint
+    if constraint is not None:
+        changes["constraint"] = constraint
+    number = executor.gens
+    executor.gens += 1
+    if "seed" not in changes and run.params.seed is not None:
+        changes["seed"] = derived_seed(run.params.seed, *executor.path, -1, number)
+    if executor.transcript.open_role is not None:
+        stops = run.turn_end_ids()
+        if stops:
+            own = changes.get("stop_token_ids", run.params.stop_token_ids)
+            changes["stop_token_ids"] = tuple(dict.fromkeys((*own, *stops)))
+    return run.params.replace(**changes) if changes else run.params
+
+
+def derived_seed(*numbers: int) -> int:
+    """A seed that depends on all the numbers: (run's seed, path of the fork, -1, number of gen)."""
+    text = ",".join(map(str, numbers)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
+
+
+def _take(executor: Executor, node: Gen, samples: list[Sample], output: RequestOutput) -> None:
+    sample = samples[output.index]
+    sample.text += output.text
+    sample.token_ids.extend(output.token_ids)
+    sample.usage = output.usage
+    if output.finish_reason is not None:
+        sample.finish_reason = output.finish_reason
+        sample.meta["id"] = output.rid
+        sample.meta["finish_reason"] = output.finish_reason.to_dict()
+        sample.meta["prompt_tokens"] = output.usage.prompt_tokens
+        sample.meta["completion_tokens"] = output.usage.completion_tokens
+        sample.meta["cached_tokens"] = output.usage.cached_tokens
+    _take_logprobs(sample.meta, "output", output.logprobs)
+    _take_logprobs(sample.meta, "input", output.prompt_logprobs)
+    if output.text and executor.run.log is not None:
+        executor.emit(VariableDelta(executor.path, node.name, output.text, output.index))
+        if output.index == 0:
+            executor.emit(TextEvent(executor.path, output.text))
+
+
+def _take_logprobs(meta: dict[str, Any], side: str, logprobs: Logprobs | None) -> None:
+    """Collect under SGLang's meta keys; entries are [logprob, id, None]."""
+    if logprobs is None:
+        return
+    entries = meta.setdefault(f"{side}_token_logprobs", [])
+    entries.extend([value, token, None] for value, token in logprobs.tokens)
+    if logprobs.top:
+        top = meta.setdefault(f"{side}_top_logprobs", [])
+        top.extend([[value, token, None] for value, token in row] for row in logprobs.top)
+
+
+def _warn_if_cut(executor: Executor, node: Gen, sample: Sample, params: SamplingParams) -> None:
+    cut = sample.finish_reason is not None and sample.finish_reason.type == "length"
+    chosen = "max_new_tokens" in node.given
+    if cut and not chosen and node.name is not None and executor.run.warn_once(node.where):
+        limit = params.max_new_tokens
+        log.warning("%s at %s was cut at max_tokens=%s", node.label, node.where, limit)
+
+
+def _shown(variable: Variable) -> Any:
+    try:
+        return variable.value
+    except ValueError:
+        return variable.text
+
+
+async def run_select(executor: Executor, node: Select, variable: Variable) -> None:
+    """Score the choices, decide, append the decision as a literal."""
+    run = executor.run
+    if len(node.choices) == 1:
+        _decide(executor, node, variable, node.choices[0], {}, [0.0])
+        return
+    prompt = executor.transcript.prompt(run.backend, node.name)
+    scored = await run.backend.score(
+        prompt,
+        node.choices,
+        suffix=_terminator(executor, node),
+        unconditional=node.method.requires_unconditional_logprobs,
+    )
+    decision = node.method(
+        choices=list(node.choices),
+        normalized_prompt_logprobs=[mean(logprobs_of(entries)) for entries in scored.input],
+        input_token_logprobs=scored.input,
+        output_token_logprobs=scored.output,
+        unconditional_token_logprobs=scored.unconditional,
+    )
+    chosen = decision.decision
+    if node.temperature > 0 and decision.scores:
+        weights = softmax(decision.scores, node.temperature)
+        chosen = _random(executor).choices(node.choices, weights)[0]
+    meta = {**(decision.meta_info or {}), **scored.usage}
+    _decide(executor, node, variable, chosen, meta, decision.scores)
+
+
+def _decide(
+    executor: Executor,
+    node: Select,
+    variable: Variable,
+    chosen: str,
+    meta: dict[str, Any],
+    scores: list[float],
+) -> None:
+    executor.append(chosen)
+    sample = Sample(chosen, meta=meta)
+    if scores:
+        temperature = node.temperature or 1.0
+        sample.probs = dict(zip(node.choices, softmax(scores, temperature), strict=True))
+    variable.resolve([sample])
+    executor.emit(VariableDelta(executor.path, node.name, chosen))
+    executor.emit(VariableEnd(executor.path, node.name, chosen))
+
+
+def _terminator(executor: Executor, node: Select) -> str:
+    """What is scored after every choice, so that the beginning of another one competes fairly."""
+    if node.terminator is not None:
+        return node.terminator
+    choices = node.choices
+    nested = any(a != b and b.startswith(a) for a in choices for b in choices)
+    if not nested:
+        return ""
+    if node.follow:
+        return node.follow
+    transcript = executor.transcript
+    if transcript.open_role is not None:
+        roles = [message.role for message in transcript.messages] + [transcript.open_role]
+        return executor.run.template().suffix(roles) or "\n"
+    return "\n"
+
+
+def _random(executor: Executor) -> random.Random:
+    seed = executor.run.params.seed
+    number = executor.gens
+    executor.gens += 1
+    if seed is None:
+        return random.Random()
+    return random.Random(derived_seed(seed, *executor.path, -1, number))
+
+
+def entropy(probabilities: list[float]) -> float:
+    """Shannon entropy in nats; how undecided a select was."""
+    return -math.fsum(p * math.log(p) for p in probabilities if p > 0)

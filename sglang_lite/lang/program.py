@@ -1,0 +1,357 @@
+"""``@function``: a Python function over a state, and the ways to run it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from tqdm import tqdm
+
+from sglang_lite.errors import InvalidRequest, NotSupported
+from sglang_lite.lang import batch
+from sglang_lite.lang.backends.registry import current_backend
+from sglang_lite.lang.events import Event
+from sglang_lite.lang.expressions import checked_fields
+from sglang_lite.lang.loop import (
+    BODIES,
+    aiterate,
+    await_on,
+    block_on,
+    iterate,
+    spawn,
+)
+from sglang_lite.lang.run import CURRENT_RUN, Run
+from sglang_lite.lang.state import AsyncProgramState, ProgramState
+from sglang_lite.sampling_params import FIELD_NAMES, SamplingParams
+
+SAMPLING_NAMES = frozenset(
+    {*FIELD_NAMES, "max_tokens", "min_tokens", "sampling_seed"} - {"constraint"}
+)
+LOGPROB_NAMES = frozenset(
+    {"return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs"}
+)
+RUN_NAMES = frozenset({"backend", "stream", "use_thread", "sampling"})
+
+
+def function(func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None) -> Any:
+    """Make a prompt program of a function whose first parameter is the state.
+
+    The function may be a method (then the state is its second parameter) and may be ``async``.
+    """
+    if num_api_spec_tokens is not None:
+        raise NotSupported("num_api_spec_tokens: speculation over a completion API")
+    if func is None:
+        return SglFunction
+    return SglFunction(func)
+
+
+class SglFunction:
+    """A prompt program.
+
+    Keyword arguments of ``run`` that are parameters of the program go to the program; the others
+    are sampling parameters (SGLang's names and defaults), which may also be given together as
+    ``sampling=SamplingParams(...)`` or a dict.
+    """
+
+    def __init__(self, func: Callable[..., Any], bound: Mapping[str, Any] | None = None) -> None:
+        if not callable(func):
+            raise InvalidRequest("func", func, "a function")
+        self.func = func
+        self.bound = dict(bound or {})
+        functools.update_wrapper(self, func)
+        self.is_async = inspect.iscoroutinefunction(func)
+        self.parameters = _parameters(func)
+
+    def __get__(self, instance: Any, owner: Any = None) -> SglFunction:
+        if instance is None:
+            return self
+        return SglFunction(functools.partial(_call_method, self.func, instance), self.bound)
+
+    def bind(self, **arguments: Any) -> SglFunction:
+        """The same program with some arguments fixed; a call may override them."""
+        for name in arguments:
+            if name not in self.parameters:
+                accepted = f"a parameter of the program: {', '.join(self.parameters)}"
+                raise InvalidRequest(name, arguments[name], accepted)
+        program = SglFunction(self.func, {**self.bound, **arguments})
+        program.parameters = self.parameters
+        program.is_async = self.is_async
+        return program
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """``run``; for an ``async def`` program an awaitable of its state."""
+        if self.is_async:
+            return self.arun(*args, **kwargs)
+        return self.run(*args, **kwargs)
+
+    # One run
+
+    def run(self, *args: Any, **kwargs: Any) -> ProgramState:
+        """Run the program and return its state, when all of it has finished.
+
+        With ``stream=True`` the state comes back at once, to be read while it grows
+        (:meth:`ProgramState.text_iter`).  Raises what the body raises, or :class:`ProgramError`.
+        """
+        call = self._call(args, kwargs)
+        run = call.make_run()
+        state = ProgramState(run.root)
+        if call.stream:
+            self._start(call, run)
+            return state
+        if self.is_async:
+            block_on(lambda: self.finish(call, run))
+            return state
+        token = CURRENT_RUN.set(run)
+        try:
+            run.ret_value = call.body(state)
+        except BaseException as error:
+            run.body_ended(error)
+            spawn(run.finish).exception()
+            raise
+        finally:
+            CURRENT_RUN.reset(token)
+        run.body_ended()
+        block_on(run.finish)
+        return state
+
+    async def arun(self, *args: Any, **kwargs: Any) -> ProgramState:
+        """:meth:`run` for coroutines; cancelling it aborts the requests in flight.
+
+        An ``async def`` body runs in the caller's event loop, a plain one in a thread.
+        """
+        call = self._call(args, kwargs)
+        run = call.make_run()
+        if call.stream:
+            self._start(call, run)
+            return AsyncProgramState(run.root)
+        await self.finish(call, run)
+        return ProgramState(run.root)
+
+    async def stream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Event]:
+        """Run the program and iterate over its events; leaving the iteration cancels the run."""
+        state = await self.arun(*args, **kwargs, stream=True)
+        try:
+            async for event in state.events():
+                yield event
+        finally:
+            state.cancel()
+
+    async def finish(self, call: Call, run: Run) -> None:
+        """Run the body where it belongs, then wait for the model; cancel it all if cancelled."""
+        try:
+            await self._run_body(call, run)
+        except BaseException as error:
+            run.body_ended(error)
+            await asyncio.shield(_quietly(run))
+            raise
+        run.body_ended()
+        try:
+            await await_on(run.finish)
+        except asyncio.CancelledError:
+            run.request_cancel()
+            raise
+
+    async def _run_body(self, call: Call, run: Run) -> None:
+        if not self.is_async:
+            state = ProgramState(run.root)
+            run.ret_value = await asyncio.wrap_future(batch.in_body_pool(run, call.body, state))
+            return
+        token = CURRENT_RUN.set(run)
+        try:
+            run.ret_value = await call.body(AsyncProgramState(run.root))
+        finally:
+            CURRENT_RUN.reset(token)
+
+    def _start(self, call: Call, run: Run) -> None:
+        """Run in the background; failures are read from the state."""
+
+        async def whole() -> None:
+            with contextlib.suppress(Exception):  # the state's readers raise it
+                await self.finish(call, run)
+
+        spawn(whole)
+
+    # Many runs
+
+    def run_batch(
+        self,
+        rows: Iterable[Any],
+        *,
+        num_threads: int | Literal["auto"] = "auto",
+        max_concurrency: int | None = None,
+        progress_bar: bool = False,
+        generator_style: bool = False,
+        on_error: Literal["raise", "return"] = "raise",
+        ordered: bool = True,
+        journal: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the program once per row, several at a time, and return the states.
+
+        * ``rows``: dicts of arguments, or tuples of positional ones; taken lazily.
+        * ``max_concurrency`` (SGLang's ``num_threads``): most rows in flight; "auto" is 64.
+        * ``generator_style``: an iterator of states instead of a list, bounded in memory;
+          ``ordered=False`` yields them as they finish (see :meth:`imap` for the row numbers).
+        * ``on_error``: "raise" stops at the first failed row; "return" goes on, and that row's
+          state raises when it is read (``state.error()`` tells).
+        * ``journal``: a JSONL file to which finished rows are appended; rows found in it are not
+          run again.
+
+        Everything else is as in :meth:`run`; with a ``seed`` every row has its own.
+        """
+        results = self.imap(
+            rows,
+            num_threads=num_threads,
+            max_concurrency=max_concurrency,
+            progress_bar=progress_bar,
+            on_error=on_error,
+            ordered=ordered,
+            journal=journal,
+            **kwargs,
+        )
+        if generator_style:
+            return (state for _, state in results)
+        found = sorted(results, key=lambda pair: pair[0]) if not ordered else list(results)
+        return [state for _, state in found]
+
+    def imap(self, rows: Iterable[Any], **options: Any) -> Iterator[tuple[int, ProgramState]]:
+        """(row number, state) of every row; the options are those of :meth:`run_batch`."""
+        progress_bar = options.pop("progress_bar", False)
+        settings, options = batch.BatchSettings.split(options)
+        plan = batch.Batch(self, rows, settings, options)
+        total = len(rows) if hasattr(rows, "__len__") else None  # type: ignore[arg-type]
+
+        def results() -> Iterator[tuple[int, ProgramState]]:
+            with BODIES.waiting(), tqdm(total=total, disable=not progress_bar) as bar:
+                for pair in iterate(plan.results):
+                    bar.update()
+                    yield pair
+
+        return results()
+
+    async def aimap(
+        self, rows: Iterable[Any], **options: Any
+    ) -> AsyncIterator[tuple[int, ProgramState]]:
+        """:meth:`imap` for coroutines."""
+        settings, options = batch.BatchSettings.split(options)
+        plan = batch.Batch(self, rows, settings, options)
+        async for pair in aiterate(plan.results):
+            yield pair
+
+    async def arun_batch(self, rows: Iterable[Any], **options: Any) -> list[ProgramState]:
+        """:meth:`run_batch` for coroutines."""
+        pairs = [pair async for pair in self.aimap(rows, **options)]
+        return [state for _, state in sorted(pairs, key=lambda pair: pair[0])]
+
+    # Arguments
+
+    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        own: dict[str, Any] = {}
+        rest: dict[str, Any] = {}
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
+        reserved = SAMPLING_NAMES | LOGPROB_NAMES | RUN_NAMES
+        for name, value in kwargs.items():
+            mine = name in self.parameters or (takes_any and name not in reserved)
+            (own if mine else rest)[name] = value
+        return Call(self, args, own, rest)
+
+
+class Call:
+    """One call's arguments, sorted into the program's own and the run's, and checked."""
+
+    def __init__(
+        self,
+        program: SglFunction,
+        args: tuple[Any, ...],
+        own: dict[str, Any],
+        rest: dict[str, Any],
+    ) -> None:
+        self.program = program
+        positional = [
+            name
+            for name, p in program.parameters.items()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        taken = set(positional[: len(args)])
+        self.args = args
+        self.kwargs = {k: v for k, v in program.bound.items() if k not in taken} | own
+        program_name = getattr(program, "__name__", "program")
+        try:
+            inspect.signature(program.func).bind(None, *args, **self.kwargs)
+        except TypeError as error:
+            raise TypeError(f"{program_name}(): {error}") from None
+        self.backend = rest.pop("backend", None)
+        self.stream = rest.pop("stream", False)
+        self.eager = not rest.pop("use_thread", True)
+        sampling = rest.pop("sampling", None)
+        self.logprobs = {k: rest.pop(k) for k in LOGPROB_NAMES & rest.keys()}
+        for name, value in rest.items():
+            if name not in SAMPLING_NAMES:
+                accepted = f"a parameter of {program_name} or a sampling parameter"
+                raise InvalidRequest(name, value, accepted)
+        fields = checked_fields(_names(rest))
+        if isinstance(sampling, Mapping):
+            sampling = SamplingParams.from_dict(sampling)
+        if sampling is not None and not isinstance(sampling, SamplingParams):
+            raise InvalidRequest("sampling", sampling, "SamplingParams or a dict")
+        self.params = (sampling or SamplingParams()).replace(**fields)
+
+    def make_run(self) -> Run:
+        """A run of this call, on its backend."""
+        return Run(
+            getattr(self.program, "__name__", "program"),
+            current_backend(self.backend),
+            self.params,
+            {key: value for key, value in self.logprobs.items() if value is not None},
+            stream=self.stream,
+            eager=self.eager,
+        )
+
+    def body(self, state: ProgramState) -> Any:
+        """Call the function (a coroutine for an async one)."""
+        return self.program.func(state, *self.args, **self.kwargs)
+
+
+def _names(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are set, under their first names."""
+    aliases = {
+        "max_tokens": "max_new_tokens",
+        "min_tokens": "min_new_tokens",
+        "sampling_seed": "seed",
+    }
+    named: dict[str, Any] = {}
+    for name, value in fields.items():
+        if value is None:
+            continue
+        first = aliases.get(name, name)
+        if first in named:
+            raise InvalidRequest(name, value, f"only one of {name} and {first}")
+        named[first] = value
+    return named
+
+
+def _parameters(func: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The program's own parameters: those after the state."""
+    parameters = list(inspect.signature(func).parameters.values())
+    if parameters and parameters[0].name in ("self", "cls"):
+        parameters = parameters[1:]
+    if not parameters or parameters[0].kind not in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    ):
+        raise InvalidRequest("func", func, "a function whose first parameter is the state")
+    return {parameter.name: parameter for parameter in parameters[1:]}
+
+
+def _call_method(func: Callable[..., Any], instance: Any, *args: Any, **kwargs: Any) -> Any:
+    return func(instance, *args, **kwargs)
+
+
+async def _quietly(run: Run) -> None:
+    """Finish a run whose body has failed; its error is the body's, which is raised already."""
+    with contextlib.suppress(Exception):
+        await await_on(run.finish)

@@ -1,0 +1,365 @@
+"""The object ``s`` of a program: a face of an executor, blocking or awaitable.
+
+Both faces are one class: what waits goes through ``_wait``, which blocks in :class:`ProgramState`
+and returns an awaitable in :class:`AsyncProgramState` (``await s["x"]``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sglang_lite.errors import InvalidRequest, NotSupported
+from sglang_lite.lang import expressions as ex
+from sglang_lite.lang.events import Event, TextEvent, VariableDelta, VariableEnd
+from sglang_lite.lang.executor import Executor, fresh
+from sglang_lite.lang.loop import (
+    BODIES,
+    aiterate,
+    await_on,
+    block_on,
+    iterate,
+    on_background_loop,
+)
+from sglang_lite.lang.run import CURRENT_RUN, Run
+from sglang_lite.lang.variable import Variable
+from sglang_lite.outputs import Usage
+
+if TYPE_CHECKING:
+    from sglang_lite.lang.fork import Copy, ProgramStateGroup
+
+
+class ProgramState:
+    """A prompt that grows by ``s += expression``; ``s["x"]`` waits for and gives a value.
+
+    Everything that reads waits until what it reads is there, and raises :class:`ProgramError`
+    once the state has failed.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._run: Run = executor.run
+
+    @property
+    def ret_value(self) -> Any:
+        """What the program's function has returned."""
+        return self._run.ret_value
+
+    @property
+    def aio(self) -> AsyncProgramState:
+        """The awaitable face of the same state: ``await s.aio["x"]``."""
+        return AsyncProgramState(self._executor)
+
+    # Waiting
+
+    def _wait(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        with self._lent_place():
+            return block_on(make)
+
+    def _lent_place(self) -> Any:
+        run = self._run
+        return BODIES.waiting() if not run.body_done and CURRENT_RUN.get() is not run else _nothing
+
+    def _read(self, name: str, read: Callable[[Variable], Any]) -> Any:
+        variable = self._known(name)
+        if variable is None or (on_background_loop() and not variable.done.done()):
+            return self._wait(lambda: self._read_later(name, read))
+        try:
+            variable.done.result()
+        except Exception as error:
+            raise fresh(error) from error.__cause__
+        return read(variable)
+
+    async def _read_later(self, name: str, read: Callable[[Variable], Any]) -> Any:
+        variable = self._known(name)
+        while variable is None:
+            await self._executor.changed()
+            variable = self._known(name)
+        try:
+            await asyncio.wrap_future(variable.done)
+        except Exception as error:
+            raise fresh(error) from error.__cause__
+        return read(variable)
+
+    def _known(self, name: str) -> Variable | None:
+        """The latest variable of this name; None if it may still be submitted."""
+        variables = self._executor.variables.get(name)
+        if variables:
+            return variables[-1]
+        if self._executor.error is not None:
+            raise self._executor.failure()
+        if self._run.body_done or CURRENT_RUN.get() is self._run:
+            known = ", ".join(map(repr, self._executor.variables)) or "none"
+            raise KeyError(f"{name!r} (variables of this state: {known})")
+        return None
+
+    # Appending
+
+    def __iadd__(self, other: Any) -> ProgramState:
+        self._executor.submit(ex.as_expression(other))
+        if self._run.eager:
+            self.sync()
+        return self
+
+    def system(self, expr: Any = None) -> Any:
+        """Append a system message; without ``expr`` a context manager around its content."""
+        return self._role("system", expr)
+
+    def user(self, expr: Any = None) -> Any:
+        """Append a user message; without ``expr`` a context manager around its content."""
+        return self._role("user", expr)
+
+    def assistant(self, expr: Any = None) -> Any:
+        """Append an assistant message; without ``expr`` a context manager around its content."""
+        return self._role("assistant", expr)
+
+    def _role(self, role: str, expr: Any) -> Any:
+        if expr is not None:
+            self += ex.role_message(role, expr)
+            return None
+        where = ex.source_line()
+        return self._scope(ex.RoleBegin(role, where), ex.RoleEnd(role, where))
+
+    def var_scope(self, name: str) -> Any:
+        """Context manager: the text appended inside becomes variable ``name``."""
+        return self._scope(ex.ScopeBegin(name), ex.ScopeEnd(name))
+
+    @contextmanager
+    def _scope(self, begin: ex.Expression, end: ex.Expression) -> Iterator[None]:
+        self._executor.submit(begin)
+        try:
+            yield
+        finally:
+            if self._executor.error is None:
+                self._executor.submit(end)
+
+    def set_var(self, name: str, value: Any) -> None:
+        """Set a variable; later reads give ``value`` until the name is generated again."""
+        if not isinstance(name, str):
+            raise InvalidRequest("name", name, "a str")
+        self._executor.publish(Variable.holding(name, value))
+
+    __setitem__ = set_var
+
+    # Reading
+
+    def __getitem__(self, name: str) -> Any:
+        return self._read(name, lambda variable: variable.value)
+
+    get_var = __getitem__
+
+    def __contains__(self, name: str) -> bool:
+        """True as soon as a variable of this name was submitted."""
+        return name in self._executor.variables
+
+    def raw(self, name: str) -> Any:
+        """The text of a variable as it was generated; a list for n samples."""
+        return self._read(name, lambda variable: variable.text)
+
+    def all(self, name: str) -> Any:
+        """The values of every variable that had this name, in order of submission."""
+        self._read_now(name)
+        executor = self._executor
+
+        async def values() -> list[Any]:
+            variables = list(executor.variables[name])
+            for variable in variables:
+                await asyncio.wrap_future(variable.done)
+            return [variable.value for variable in variables]
+
+        return self._wait(values)
+
+    def _read_now(self, name: str) -> None:
+        if name not in self._executor.variables:
+            self._known(name)
+
+    def get_meta_info(self, name: str) -> Any:
+        """SGLang's meta info of a gen or select (a list for n samples)."""
+        return self._read(name, lambda variable: variable.per_sample(lambda s: s.meta))
+
+    def finish_reason(self, name: str) -> Any:
+        """ "stop" or "length": why a gen ended (a list for n samples)."""
+        return self._read(name, lambda v: v.per_sample(lambda s: _finish(s, "type")))
+
+    def stop_reason(self, name: str) -> Any:
+        """The stop text or token id that ended a gen; None for the end of its constraint."""
+        return self._read(name, lambda v: v.per_sample(lambda s: _finish(s, "matched")))
+
+    def probs(self, name: str) -> dict[str, float]:
+        """The distribution over the choices of a select."""
+        return self._read(name, lambda variable: variable.per_sample(lambda s: s.probs))
+
+    def usage(self, name: str) -> Usage:
+        """What a gen cost (a list for n samples)."""
+        return self._read(name, lambda variable: variable.per_sample(lambda s: s.usage))
+
+    def text(self) -> str:
+        """The whole text, control tokens included."""
+        return self._settled(lambda: self._executor.transcript.text())
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages; the one whose role is still open has ``partial=True``."""
+        return self._settled(
+            lambda: [message.to_dict() for message in self._executor.transcript.all_messages()]
+        )
+
+    def sync(self) -> None:
+        """Wait until everything appended so far has been worked off."""
+        return self._settled(lambda: None)
+
+    def _settled(self, read: Callable[[], Any]) -> Any:
+        async def settle() -> Any:
+            barrier = self._executor.barrier()
+            try:
+                await asyncio.wrap_future(barrier)
+            except Exception as error:
+                raise fresh(error) from error.__cause__
+            return read()
+
+        return self._wait(settle)
+
+    def error(self) -> BaseException | None:
+        """What made this state fail, or None; waits until all work is done, unless it failed."""
+        if self._executor.error is not None:
+            return self._executor.failure()
+        own = self._executor.path == ()
+
+        async def settled_error() -> BaseException | None:
+            await self._executor.settled()
+            if self._executor.error is not None:
+                return self._executor.failure()
+            return self._run.error() if own else None
+
+        return self._wait(settled_error)
+
+    def done(self) -> bool:
+        """True when the run this state belongs to has ended; never waits."""
+        return self._run.ended.done()
+
+    def __await__(self) -> Generator[Any, None, ProgramState]:
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> ProgramState:
+        await asyncio.wrap_future(self._run.ended)
+        error = self._run.error()
+        if error is not None:
+            raise error
+        return self
+
+    def cancel(self) -> None:
+        """Stop the run; requests in flight are aborted, waiters get :class:`ProgramCancelled`."""
+        self._run.request_cancel()
+
+    def __repr__(self) -> str:
+        executor = self._executor
+        state = "failed" if executor.error is not None else "ok"
+        names = ", ".join(executor.variables)
+        return f"<{type(self).__name__} of {self._run.program!r}, {state}, variables: {names}>"
+
+    # Forking
+
+    def fork(self, size: int = 1, position_ids_offset: Any = None) -> ProgramStateGroup:
+        """``size`` states that go on from here, each on its own."""
+        from sglang_lite.lang.fork import ProgramStateGroup
+
+        if position_ids_offset is not None:
+            raise NotSupported("fork(position_ids_offset=...): positions follow the text here")
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise InvalidRequest("size", size, "an integer, at least 1")
+        where = ex.source_line()
+        children = [type(self)(self._executor.fork(where)) for _ in range(size)]
+        return ProgramStateGroup(self, children)
+
+    def copy(self) -> Copy:
+        """Context manager: a fork whose new variables come back, as values, at the end."""
+        from sglang_lite.lang.fork import Copy
+
+        return Copy(self)
+
+    # Streaming
+
+    def text_iter(self, var_name: str | None = None) -> Iterator[str]:
+        """The text as it grows, or that of one variable; ends when all was delivered.
+
+        Without ``stream=True`` everything comes at once.  Raises after the last delta if the
+        state failed.
+        """
+        return iterate(lambda: self._texts(var_name))
+
+    def text_async_iter(
+        self, var_name: str | None = None, return_meta_data: bool = False
+    ) -> AsyncIterator[Any]:
+        """:meth:`text_iter` for coroutines.
+
+        ``return_meta_data`` gives pairs (text, meta info); the info comes with the last pair, the
+        others have None.
+        """
+        return aiterate(lambda: self._texts(var_name, return_meta_data))
+
+    def events(self) -> AsyncIterator[Event]:
+        """All events of the run from its start, forks included; raises at the end if it failed."""
+        return aiterate(self._events)
+
+    async def _events(self) -> AsyncIterator[Event]:
+        if self._run.log is None:
+            raise InvalidRequest("stream", False, "a run with stream=True to iterate over events")
+        async for event in self._run.log.read():
+            yield event
+        self._raise_failure()
+
+    async def _texts(self, name: str | None, meta: bool = False) -> AsyncIterator[Any]:
+        if self._run.log is None:
+            whole: Any = self.aio.text() if name is None else self.aio.raw(name)
+            yield await whole
+            return
+        delivered = False
+        async for event in self._run.log.read(self._executor.path):
+            if name is None:
+                if isinstance(event, TextEvent):
+                    yield (event.text, None) if meta else event.text
+            elif isinstance(event, VariableDelta) and event.name == name and event.index == 0:
+                delivered = True
+                yield (event.text, None) if meta else event.text
+            elif isinstance(event, VariableEnd) and event.name == name:
+                if not delivered:
+                    yield (str(event.value), None) if meta else str(event.value)
+                if meta:
+                    info: Any = self.aio.get_meta_info(name)
+                    yield "", await info
+                return
+        self._raise_failure()
+        if name is not None:
+            self._known(name)
+
+    def _raise_failure(self) -> None:
+        error = self._executor.failure() if self._executor.error is not None else self._run.error()
+        if error is not None:
+            raise error
+
+
+class AsyncProgramState(ProgramState):
+    """The ``s`` of an ``async def`` program: everything that waits returns an awaitable."""
+
+    def _wait(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        return await_on(make)
+
+    def _read(self, name: str, read: Callable[[Variable], Any]) -> Awaitable[Any]:
+        self._known(name)
+        return await_on(lambda: self._read_later(name, read))
+
+    get_var = __getitem__ = lambda self, name: self._read(name, lambda variable: variable.value)
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+
+_nothing = _Nothing()
+
+
+def _finish(sample: Any, field: str) -> Any:
+    return None if sample.finish_reason is None else getattr(sample.finish_reason, field)
