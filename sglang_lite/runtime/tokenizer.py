@@ -137,17 +137,37 @@ class Tokenizer:
         as plain text.  Raises :class:`InvalidRequest` without a template, and
         :class:`jinja2.TemplateError` where the template refuses the messages.
         """
-        if not self._template:
-            accepted = "no chat messages: this model has no chat template"
-            raise InvalidRequest("messages", messages, accepted)
-        pieces = self._template.render(
+        pieces = self._render(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             tools=tools,
-            **{**self._named, **variables},
+            **variables,
         )
         return [id for text, control in pieces for id in self.encode(text, parse_special=control)]
+
+    def render_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
+    ) -> str:
+        """The text of a conversation; do not tokenise it where messages come from strangers.
+
+        Raises like :meth:`apply_chat_template`.
+        """
+        pieces = self._render(messages, add_generation_prompt=add_generation_prompt, tools=None)
+        return "".join(text for text, _ in pieces)
+
+    @property
+    def control_tokens(self) -> Mapping[str, int]:
+        """The tokens that no plain text can become: text to id."""
+        return self._control
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], **options: Any
+    ) -> list[tuple[str, bool]]:
+        if not self._template:
+            accepted = "no chat messages: this model has no chat template"
+            raise InvalidRequest("messages", messages, accepted)
+        return self._template.render(messages, **{**self._named, **options})
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
