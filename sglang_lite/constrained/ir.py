@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from typing import Literal as Choose
 
+from sglang_lite.constrained.presence import Presence
+
 PropertyOrder = Choose["schema", "any"]
 
 
@@ -73,6 +75,8 @@ class Node:
     __slots__ = ("_hash", "_key")
     _key: Hashable
     _hash: int
+    never = False
+    """True for ``NEVER`` only; the constructors below remove it where they can."""
 
     def _seal(self, key: Hashable) -> None:
         self._key = key
@@ -109,6 +113,7 @@ class Never(Node):
     """No text at all; use the constant ``NEVER``."""
 
     __slots__ = ()
+    never = True
 
     def __init__(self) -> None:
         self._seal(())
@@ -433,6 +438,11 @@ def repeat_kinds(
     plain = all(kind.minimum <= 0 and kind.maximum is None for kind in kinds)
     if maximum == 0:
         return EMPTY if all(kind.minimum <= 0 for kind in kinds) else NEVER
+    if plain and len(kinds) == 1 and not head and isinstance(separator, Empty):
+        item = kinds[0].item
+        if isinstance(item, Union) and EMPTY in item.items:
+            # Empty items add nothing, and chains of them would cost time.
+            kinds, minimum = (Kind(union(*(i for i in item.items if i is not EMPTY))),), 0
     if plain and minimum == 1 and maximum == 1:
         return union(*(head[0] if head else (kind.item for kind in kinds)))
     return Repeat(kinds, max(minimum, 0), maximum, separator, head)
@@ -459,14 +469,8 @@ def object_(
     extras = tuple(
         extra for extra in extras if extra.key.start >= 0 and not isinstance(extra.value, Never)
     )
-    required = 0
-    for member in members:
-        if member.required:
-            if isinstance(member.value, Never):
-                return NEVER
-            required += 1
-    if maximum is not None and (maximum < minimum or maximum < required):
+    clauses = tuple(clauses)
+    presence = Presence(members, extras, minimum, maximum, clauses)
+    if not presence.completable(0, (1 << len(members)) - 1, 0):
         return NEVER
-    return Object(
-        members, extras, order, minimum, maximum, tuple(clauses), open, colon, comma, close
-    )
+    return Object(members, extras, order, minimum, maximum, clauses, open, colon, comma, close)

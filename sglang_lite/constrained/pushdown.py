@@ -1,0 +1,294 @@
+"""The byte automaton of a language: a pushdown automaton that is determinised state by state.
+
+* A *configuration* is a cursor in a leaf, and the stack (see :mod:`.frames`) that follows the leaf.
+* A *state* is a set of configurations, and whether the text may end here.
+
+Configurations that differ only in their stack are merged into one whose stack is a fork, so what
+alternatives have in common is walked once.  Everything is immutable and memoised: rollback, fork
+and sharing between requests cost nothing, and threads need no lock: two may make the same thing
+twice, which costs time only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sglang_lite.constrained.counted import CountedLeaf
+from sglang_lite.constrained.cursors import Cursor, LiteralCursor, TerminalCursor, set_cursor
+from sglang_lite.constrained.frames import (
+    Closure,
+    EmptyFrame,
+    Expansion,
+    Fork,
+    Frame,
+    LeafFrame,
+    RefFrame,
+    SequenceFrame,
+    Stack,
+    UnionFrame,
+)
+from sglang_lite.constrained.ir import (
+    Counted,
+    Empty,
+    Language,
+    Literal,
+    LiteralSet,
+    Never,
+    Node,
+    Object,
+    Ref,
+    Repeat,
+    Sequence,
+    Terminal,
+    Union,
+    literal,
+)
+from sglang_lite.constrained.objects import ObjectFrame, ObjectPlan
+from sglang_lite.constrained.repeats import RepeatFrame, RepeatPlan
+from sglang_lite.constrained.tables import Row, Tables, TerminalTable
+from sglang_lite.errors import GrammarTooComplex
+
+MAX_CLOSURE = 100_000
+"""Stacks that one closure may visit; more is a grammar with absurd ambiguity."""
+
+
+class Configuration:
+    """A cursor and the stack below its leaf; remembers its moves and its part of the mask."""
+
+    __slots__ = ("below", "cursor", "moves", "recipe")
+
+    def __init__(self, cursor: Cursor, below: Stack) -> None:
+        self.cursor = cursor
+        self.below = below
+        self.moves: dict[int, Closure] = {}
+        self.recipe: tuple[tuple[Row, ...], tuple[int, ...]] | None = None
+
+
+class State:
+    """A set of configurations; ``accepting`` says that the text may end here."""
+
+    __slots__ = ("accepting", "configurations", "mask", "moves", "tokens")
+
+    def __init__(self, configurations: tuple[Configuration, ...], accepting: bool) -> None:
+        self.configurations = configurations
+        self.accepting = accepting
+        self.moves: dict[int, State | None] = {}
+        self.tokens: dict[int, State | None] = {}
+        self.mask: Row | None = None
+
+
+class Pushdown:
+    """The automaton of one language over one vocabulary's tables."""
+
+    def __init__(self, language: Language, tables: Tables) -> None:
+        self.language = language
+        self.tables = tables
+        self.bottom = Stack(None, None)
+        self._frames: dict[Node, Frame] = {}
+        self._terminals: dict[tuple[TerminalTable, int], TerminalCursor] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all states; matchers keep the one they are in and go on from it."""
+        for state in getattr(self, "_states", {}).values():
+            state.moves, state.tokens, state.mask = {}, {}, None
+        self._stacks: dict[tuple[Frame, Stack], Stack] = {}
+        self._forks: dict[frozenset[Stack], Fork] = {}
+        self._configurations: dict[tuple[Cursor, Stack], Configuration] = {}
+        self._states: dict[tuple[frozenset[Configuration], bool], State] = {}
+        root = self.push((self.frame(self.language.root),), self.bottom)
+        self.start = self._state([self.closure(root)])
+
+    @property
+    def state_count(self) -> int:
+        """States made so far."""
+        return len(self._states)
+
+    # -- frames ----------------------------------------------------------------------------------
+
+    def frame(self, node: Node) -> Frame:
+        """The frame of an IR node; equal nodes share one."""
+        found = self._frames.get(node)
+        if found is None:
+            found = self._frames.setdefault(node, self._frame(node))
+        return found
+
+    def _frame(self, node: Node) -> Frame:
+        if isinstance(node, Literal):
+            return LeafFrame(LiteralCursor(node.text))
+        if isinstance(node, Sequence):
+            return SequenceFrame(self.frames(node.items))
+        if isinstance(node, Terminal):
+            table = self.tables.terminal(node.dfa)
+            return LeafFrame(self.terminal_cursor(table, node.dfa.start))
+        if isinstance(node, Object):
+            return ObjectFrame(ObjectPlan(node, self))
+        if isinstance(node, Union):
+            return UnionFrame(self.frames(node.items))
+        if isinstance(node, Repeat):
+            return RepeatFrame.of(RepeatPlan(node, self))
+        if isinstance(node, Ref):
+            return RefFrame(node.name)
+        if isinstance(node, LiteralSet):
+            return LeafFrame(set_cursor(node))
+        if isinstance(node, Counted):
+            leaf = CountedLeaf(
+                node, self.tables.terminal(node.char), self.frames((literal(node.close[1:]),))
+            )
+            body = LeafFrame(leaf.start)
+            return SequenceFrame((self.frame(literal(node.open)), body)) if node.open else body
+        if isinstance(node, Empty):
+            return EmptyFrame()
+        if isinstance(node, Never):
+            return UnionFrame(())
+        raise TypeError(f"no IR node: {node!r}")
+
+    def frames(self, nodes: Iterable[Node]) -> tuple[Frame, ...]:
+        """The frames of ``nodes``, without those of ``EMPTY``."""
+        return tuple(self.frame(node) for node in nodes if not isinstance(node, Empty))
+
+    def rule(self, name: str) -> Frame:
+        """The frame of a rule."""
+        return self.frame(self.language.rules[name])
+
+    def terminal_cursor(self, table: TerminalTable, state: int) -> TerminalCursor:
+        """The cursor of a DFA state, or of the state of another DFA that it is an alias of."""
+        key = (table, state)
+        found = self._terminals.get(key)
+        if found is None:
+            alias = table.dfa.alias(state)
+            if alias is not None:
+                found = self.terminal_cursor(self.tables.terminal(alias[0]), alias[1])
+            else:
+                found = TerminalCursor(table, state, self.terminal_cursor)
+            found = self._terminals.setdefault(key, found)
+        return found
+
+    # -- stacks ----------------------------------------------------------------------------------
+
+    def push(self, frames: tuple[Frame, ...], below: Stack) -> Stack:
+        """``frames`` on ``below``, the first of them on top."""
+        for frame in reversed(frames):
+            key = (frame, below)
+            stack = self._stacks.get(key)
+            if stack is None:
+                stack = self._stacks.setdefault(key, Stack(frame, below))
+            below = stack
+        return below
+
+    def fork(self, stacks: list[Stack]) -> Stack:
+        """Any of ``stacks``."""
+        parts: set[Stack] = set()
+        for stack in stacks:
+            if isinstance(stack, Fork):
+                parts |= stack.parts
+            else:
+                parts.add(stack)
+        if len(parts) == 1:
+            return parts.pop()
+        key = frozenset(parts)
+        found = self._forks.get(key)
+        if found is None:
+            found = self._forks.setdefault(key, Fork(key))
+        return found
+
+    def closure(self, stack: Stack) -> Closure:
+        """What ``stack`` comes to before the next byte; memoised on the stack."""
+        if stack.closure is None:
+            stack.closure = self._closure(stack)
+        return stack.closure
+
+    def _closure(self, stack: Stack) -> Closure:
+        expansion = Expansion(stack)
+        seen: set[Stack] = set()
+        accepting = False
+        while expansion.work:
+            here = expansion.work.pop()
+            if here in seen:
+                continue
+            seen.add(here)
+            if len(seen) > MAX_CLOSURE:
+                raise GrammarTooComplex(f"one text has more than {MAX_CLOSURE} ways to go on")
+            if here.head is not None and here.below is not None:
+                here.head.expand(self, here.below, expansion)
+            elif isinstance(here, Fork):
+                expansion.work += here.parts
+            else:
+                accepting = True
+        items = tuple(
+            (cursor, belows[0] if len(belows) == 1 else self.fork(belows))
+            for cursor, belows in expansion.leaves.items()
+        )
+        return Closure(items, accepting)
+
+    # -- states ----------------------------------------------------------------------------------
+
+    def step(self, state: State, byte: int) -> State | None:
+        """The state after ``byte``, or None where it is refused."""
+        try:
+            return state.moves[byte]
+        except KeyError:
+            pass
+        closures = []
+        for configuration in state.configurations:
+            move = configuration.moves.get(byte)
+            if move is None:
+                move = configuration.moves[byte] = self._move(configuration, byte)
+            if move.items or move.accepting:
+                closures.append(move)
+        following = self._state(closures) if closures else None
+        state.moves[byte] = following
+        return following
+
+    def _move(self, configuration: Configuration, byte: int) -> Closure:
+        leaves: dict[Cursor, list[Stack]] = {}
+        accepting = False
+        for cursor, frames in configuration.cursor.step(byte):
+            stack = self.push(frames, configuration.below)
+            if cursor is not None:
+                leaves.setdefault(cursor, []).append(stack)
+                if not cursor.nullable:
+                    continue
+            closure = self.closure(stack)
+            accepting = accepting or closure.accepting
+            for inner, below in closure.items:
+                leaves.setdefault(inner, []).append(below)
+        return Closure(
+            tuple((cursor, self.fork(stacks)) for cursor, stacks in leaves.items()), accepting
+        )
+
+    def _state(self, closures: list[Closure]) -> State:
+        accepting = any(closure.accepting for closure in closures)
+        if len(closures) == 1:
+            pairs = list(closures[0].items)
+        else:
+            leaves: dict[Cursor, list[Stack]] = {}
+            for closure in closures:
+                for cursor, below in closure.items:
+                    leaves.setdefault(cursor, []).append(below)
+            pairs = [(cursor, self.fork(stacks)) for cursor, stacks in leaves.items()]
+        found = []
+        for pair in pairs:
+            configuration = self._configurations.get(pair)
+            if configuration is None:
+                configuration = self._configurations.setdefault(pair, Configuration(*pair))
+            found.append(configuration)
+        key = (frozenset(found), accepting)
+        state = self._states.get(key)
+        if state is None:
+            state = self._states.setdefault(key, State(tuple(found), accepting))
+        return state
+
+    def token(self, state: State, token: int, text: bytes) -> State | None:
+        """The state after all bytes of a token, or None; memoised by token id."""
+        try:
+            return state.tokens[token]
+        except KeyError:
+            pass
+        here: State | None = state
+        for byte in text:
+            here = self.step(here, byte)  # type: ignore[arg-type]
+            if here is None:
+                break
+        state.tokens[token] = here
+        return here

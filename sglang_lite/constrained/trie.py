@@ -1,0 +1,196 @@
+"""The vocabulary as a byte trie in flat arrays, and places in it that are sets of trie nodes."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32 = NDArray[np.int32]
+
+FEW = 8
+"""Places of at most so many nodes are walked in Python, wider ones with arrays."""
+
+
+class Trie:
+    """A byte trie of all tokens, in breadth-first order: children are neighbours, by byte.
+
+    * ``byte``: uint8[N], the byte on the edge into each node (node 0 is the root)
+    * ``child_start``, ``child_end``: int32[N], each node's range of children
+    * ``token_start``: int32[N + 1] and ``tokens``: int32[T], the ids that end at each node (CSR)
+    * ``size``: int32[N], nodes in each subtree, itself included
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes], ids: Iterable[int]) -> None:
+        """The trie of ``token_bytes[i]`` for i in ``ids``; none of these may be empty."""
+        order = np.fromiter(ids, np.int32)
+        texts = [token_bytes[i] for i in order.tolist()]
+        text = np.frombuffer(b"".join(texts) or b"\0", np.uint8)
+        length = np.fromiter((len(t) for t in texts), np.int64, len(texts))
+        offset = np.cumsum(length) - length
+        levels = self._levels(text, length, offset)
+        self.byte: NDArray[np.uint8] = np.concatenate([level[1] for level in levels])
+        count = len(self.byte)
+        parent = np.concatenate([level[0] for level in levels])
+        counts = np.bincount(parent[1:], minlength=count)
+        self.child_end: Int32 = (1 + np.cumsum(counts)).astype(np.int32)
+        self.child_start: Int32 = (self.child_end - counts).astype(np.int32)
+        self.size: Int32 = self._sizes(parent, [len(level[0]) for level in levels])
+        by_node = np.argsort(self._end, kind="stable")
+        self.tokens: Int32 = order[by_node]
+        ends = np.bincount(self._end, minlength=count)
+        self.token_start: Int32 = np.concatenate([[0], np.cumsum(ends)]).astype(np.int32)
+        del self._end
+        self.longest = int(length.max(initial=0))
+        self._prepare()
+
+    def _levels(
+        self, text: NDArray[np.uint8], length: NDArray[np.int64], offset: NDArray[np.int64]
+    ) -> list[tuple[NDArray[np.int64], NDArray[np.uint8]]]:
+        """(parent, byte) of each depth's nodes; leaves the node where each token ends."""
+        levels = [(np.zeros(1, np.int64), np.zeros(1, np.uint8))]
+        at = np.zeros(len(length), np.int64)
+        active = np.arange(len(length))
+        base, depth = 1, 0
+        while len(active := active[length[active] > depth]):
+            keys = at[active] * 256 + text[offset[active] + depth]
+            unique, inverse = np.unique(keys, return_inverse=True)
+            levels.append((unique >> 8, (unique & 255).astype(np.uint8)))
+            at[active] = base + inverse
+            base += len(unique)
+            depth += 1
+        self._end = at
+        return levels
+
+    @staticmethod
+    def _sizes(parent: NDArray[np.int64], widths: list[int]) -> Int32:
+        size = np.ones(len(parent), np.int64)
+        end = len(parent)
+        for width in reversed(widths[1:]):
+            start = end - width
+            size += np.bincount(parent[start:end], size[start:end], len(parent)).astype(np.int64)
+            end = start
+        return size.astype(np.int32)
+
+    def _prepare(self) -> None:
+        self._bytes = self.byte.tobytes()
+        self._interned: weakref.WeakValueDictionary[object, Place] = weakref.WeakValueDictionary()
+        self.root = Place(self, (0,))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the arrays take."""
+        arrays = (self.byte, self.child_start, self.child_end, self.token_start, self.tokens)
+        return sum(array.nbytes for array in (*arrays, self.size)) + len(self._bytes)
+
+    def place(self, nodes: Int32) -> Place | None:
+        """The place of ``nodes`` (sorted, distinct); nodes without children don't matter."""
+        nodes = nodes[self.child_start[nodes] < self.child_end[nodes]]
+        if len(nodes) <= FEW:
+            return self._intern(tuple(nodes.tolist())) if len(nodes) else None
+        key = nodes.tobytes()
+        found = self._interned.get(key)
+        if found is None:
+            found = self._interned.setdefault(key, Place(self, nodes))
+        return found
+
+    def _intern(self, nodes: tuple[int, ...]) -> Place:
+        found = self._interned.get(nodes)
+        if found is None:
+            found = self._interned.setdefault(nodes, Place(self, nodes))
+        return found
+
+    def tokens_at(self, nodes: Int32) -> Int32:
+        """The ids that end at ``nodes``."""
+        start = self.token_start[nodes]
+        return self.tokens[ranges(start, self.token_start[nodes + 1] - start)]
+
+    def children(self, nodes: Int32) -> Int32:
+        """The children of all ``nodes``."""
+        start = self.child_start[nodes]
+        return ranges(start, self.child_end[nodes] - start)
+
+
+class Hop:
+    """What one byte leads to: ids of the tokens that end there, and the place they go on from."""
+
+    __slots__ = ("place", "tokens")
+
+    def __init__(self, tokens: tuple[int, ...], place: Place | None) -> None:
+        self.tokens = tokens
+        self.place = place
+
+
+class Place:
+    """A set of trie nodes: where the vocabulary may stand after some text was consumed.
+
+    The root is one; "all nodes at which a terminal has accepted" is another.  Merging the nodes
+    walks the different tokens with a common remainder only once.
+    """
+
+    __slots__ = ("__weakref__", "_hops", "nodes", "trie")
+
+    def __init__(self, trie: Trie, nodes: tuple[int, ...] | Int32) -> None:
+        self.trie = trie
+        self.nodes = nodes
+        self._hops: dict[int, Hop | None] = {}
+
+    def get(self, byte: int) -> Hop | None:
+        """Where ``byte`` leads, or None where no token goes on with it."""
+        try:
+            return self._hops[byte]
+        except KeyError:
+            return self._hops.setdefault(byte, self._find(byte))
+
+    def _find(self, byte: int) -> Hop | None:
+        trie = self.trie
+        if len(self.nodes) == 1:
+            node = self.nodes[0]
+            start, end = int(trie.child_start[node]), int(trie.child_end[node])
+            found = trie._bytes.find(byte, start, end)
+            if found < 0:
+                return None
+            return self._hop([found])
+        if len(self.nodes) <= FEW:
+            nodes = []
+            for node in self.nodes:
+                found = trie._bytes.find(byte, trie.child_start[node], trie.child_end[node])
+                if found >= 0:
+                    nodes.append(found)
+            return self._hop(nodes) if nodes else None
+        self._fill()
+        return self._hops.get(byte)
+
+    def _hop(self, nodes: list[int]) -> Hop:
+        trie = self.trie
+        tokens: list[int] = []
+        inner = []
+        for node in nodes:
+            start, end = trie.token_start[node], trie.token_start[node + 1]
+            if start < end:
+                tokens += trie.tokens[start:end].tolist()
+            if trie.child_start[node] < trie.child_end[node]:
+                inner.append(node)
+        return Hop(tuple(tokens), trie._intern(tuple(inner)) if inner else None)
+
+    def _fill(self) -> None:
+        """Group the children of a wide place by byte, all at once."""
+        trie = self.trie
+        nodes = trie.children(np.asarray(self.nodes, np.int32))
+        order = np.argsort(trie.byte[nodes], kind="stable")
+        nodes = nodes[order]
+        values, starts = np.unique(trie.byte[nodes], return_index=True)
+        hops: dict[int, Hop | None] = {}
+        for value, group in zip(values.tolist(), np.split(nodes, starts[1:]), strict=True):
+            hops[value] = Hop(tuple(trie.tokens_at(group).tolist()), trie.place(np.sort(group)))
+        for byte in range(256):
+            self._hops.setdefault(byte, hops.get(byte))
+
+
+def ranges(start: Int32, count: Int32) -> Int32:
+    """The concatenation of ``arange(start[i], start[i] + count[i])``."""
+    ends = np.cumsum(count)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(start - (ends - count), count) + np.arange(total, dtype=np.int32)
