@@ -1,0 +1,143 @@
+"""The image of an automaton over code points in bytes: what the matcher walks."""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+from typing import Any
+
+from sglang_lite.constrained.automaton import ANY_REMAINDER, DEAD, Automaton, any_text
+from sglang_lite.constrained.encoding import Encoding, Node, first_row
+from sglang_lite.constrained.ir import ByteDFA
+from sglang_lite.errors import GrammarTooComplex
+
+MAX_STATES = 400_000
+_NOWHERE = (DEAD,) * 256
+
+
+class TextDFA(ByteDFA):
+    """The texts of ``automaton``, spelled in ``encoding``, between quotes if ``quoted``.
+
+    States are numbered when they are first seen: 0 is the start.  A state lies between two
+    characters (an automaton's state) or in the middle of one (a node and where its classes lead).
+    """
+
+    start = 0
+
+    def __init__(self, automaton: Automaton, encoding: Encoding, quoted: bool) -> None:
+        self.automaton = automaton
+        self.encoding: Encoding = encoding
+        self.quoted = quoted
+        self._lock = threading.RLock()
+        self._rows: list[tuple[int, ...] | None] = []
+        self._keys: list[Any] = []
+        self._ids: dict[Any, int] = {}
+        if quoted:
+            self._number("open")
+            self.end = self._number("close")
+        self._number(0)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return text_dfa, (self.automaton, self.encoding, self.quoted)
+
+    @property
+    def body(self) -> int:
+        """The state at the beginning of the text, after the opening quote if there is one."""
+        return 2 if self.quoted else 0
+
+    def step(self, state: int, byte: int) -> int:
+        """The state after ``byte``, or -1."""
+        return self.row(state)[byte]
+
+    def row(self, state: int) -> tuple[int, ...]:
+        """The 256 targets of ``state``; -1 is a refusal."""
+        row = self._rows[state]
+        if row is None:
+            with self._lock:
+                row = self._rows[state] = self._make_row(self._keys[state])
+        return row
+
+    def accepts(self, state: int) -> bool:
+        """True where the bytes so far are a text of the language."""
+        key = self._keys[state]
+        if self.quoted:
+            return key == "close"
+        return isinstance(key, int) and self.automaton.accepts(key)
+
+    def alias(self, state: int) -> tuple[ByteDFA, int] | None:
+        """The state of the unrestricted string that accepts the same, where this one is past it.
+
+        So all patterns that have matched share the tables of the one string terminal.
+        """
+        key = self._keys[state]
+        if key in ("open", "close"):
+            return None
+        inner = key if isinstance(key, int) else key[1][0] if len(key[1]) == 1 else DEAD
+        if inner == DEAD or self.automaton.remainder(inner) != ANY_REMAINDER:
+            return None
+        plain = text_dfa(any_text(), self.encoding, self.quoted)
+        if plain is self:
+            return None
+        return plain, plain.body if isinstance(key, int) else plain.number((key[0], (0,)))
+
+    def like(self, state: int) -> tuple[ByteDFA, int] | None:
+        """The body of the unrestricted string, where no text of a string is ever refused."""
+        key = self._keys[state]
+        if not self.quoted or not isinstance(key, int) or not self.automaton.total(key):
+            return None
+        plain = text_dfa(any_text(), self.encoding, True)
+        return None if plain is self else (plain, plain.body)
+
+    def matches(self, text: bytes) -> bool:
+        """True where exactly these bytes are in the language."""
+        state = self.start
+        for byte in text:
+            state = self.row(state)[byte]
+            if state == DEAD:
+                return False
+        return self.accepts(state)
+
+    def number(self, key: Any) -> int:
+        """The state of a key, a new one if it was not seen before."""
+        with self._lock:
+            return self._number(key)
+
+    def _number(self, key: Any) -> int:
+        state = self._ids.get(key)
+        if state is None:
+            state = len(self._keys)
+            if state >= MAX_STATES:
+                raise GrammarTooComplex(f"a byte automaton has more than {MAX_STATES} states")
+            self._keys.append(key)
+            self._rows.append(None)
+            self._ids[key] = state
+        return state
+
+    def _make_row(self, key: Any) -> tuple[int, ...]:
+        if key == "close":
+            return _NOWHERE
+        if key == "open":
+            return tuple(self._number(0) if byte == 0x22 else DEAD for byte in range(256))
+        quote = DEAD
+        if isinstance(key, int):
+            partition, targets = self.automaton.arcs(key)
+            row = first_row(self.encoding, partition)
+            if self.quoted and self.automaton.accepts(key):
+                quote = self.end
+        else:
+            node, targets = key
+            row = node.row()
+        items = [DEAD, quote]
+        items += [t if t == DEAD else self._number(t) for t in targets]
+        for node, classes in row.children:
+            items.append(self._middle(node, tuple([targets[c] for c in classes])))
+        return row.pick(items)
+
+    def _middle(self, node: Node, targets: tuple[int, ...]) -> int:
+        return DEAD if max(targets) == DEAD else self._number((node, targets))
+
+
+@lru_cache(maxsize=8192)
+def text_dfa(automaton: Automaton, encoding: Encoding = "utf8", quoted: bool = False) -> TextDFA:
+    """The one :class:`TextDFA` of these arguments."""
+    return TextDFA(automaton, encoding, quoted)

@@ -1,0 +1,205 @@
+"""Regular expressions with look-around: anchors in the middle, word boundaries, ``(?=...)``.
+
+An automaton with look-ahead is an alternating one.  A *thread* is a frame with obligations: sets of
+threads that run beside it and must (or must not) accept as well.  Look-behind is decided when it is
+met: for each one a *tracker*, a set of threads that began at the start of the text, knows whether
+the text so far ends with a match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+from sglang_lite.constrained.algebra import trimmed
+from sglang_lite.constrained.automaton import Automaton
+from sglang_lite.constrained.charset import CharSet
+from sglang_lite.constrained.regex import END, FrameTable
+from sglang_lite.constrained.regex_ast import ANY_TEXT, Alt, Chars, Look, Node, Repeat, Seq, seq
+from sglang_lite.errors import GrammarTooComplex
+
+MAX_THREADS = 2_000
+
+
+class Thread(NamedTuple):
+    """``frame`` is what this thread still has to match, under all its obligations."""
+
+    frame: int
+    obligations: frozenset[Obligation]
+
+
+class Obligation(NamedTuple):
+    """The text from here on must (not, if ``negative``) be matched by one of ``threads``."""
+
+    negative: bool
+    threads: frozenset[Thread]
+
+
+NOTHING_OWED: frozenset[Obligation] = frozenset()
+Key = tuple[tuple[frozenset[Thread], ...], frozenset[Thread]]
+
+
+def look_automaton(node: Node) -> Automaton:
+    """The language of a tree in which look-around is left."""
+    return trimmed(_LookAutomaton(node))
+
+
+class _LookAutomaton(Automaton):
+    """A key is (one set of threads for each look-behind, the set of threads of the text)."""
+
+    def __init__(self, node: Node) -> None:
+        self._frames = FrameTable()
+        self._universal = Thread(self._frames.number(ANY_TEXT, 0, END), NOTHING_OWED)
+        self._behinds: list[Look] = []
+        _collect_behinds(node, self._behinds)
+        self._ahead: dict[int, frozenset[Thread]] = {}
+        trackers = tuple(self._started(seq((ANY_TEXT, look.item))) for look in self._behinds)
+        super().__init__((trackers, self._started(node)))
+
+    def _started(self, node: Node) -> frozenset[Thread]:
+        return frozenset((Thread(self._frames.number(node, 0, END), NOTHING_OWED),))
+
+    def _accepting(self, key: Key) -> bool:
+        trackers, threads = key
+        return self._accepted(trackers, threads)
+
+    def _moves(self, key: Key) -> tuple[tuple[CharSet, ...], Callable[[int], Hashable | None]]:
+        trackers, threads = key
+        sets: dict[CharSet, int] = {}
+        for group in (*trackers, threads):
+            self._collect_sets(trackers, group, sets)
+
+        def advance(mask: int) -> Hashable | None:
+            after = self._advanced(trackers, threads, sets, mask)
+            if not after:
+                return None
+            moved = tuple(self._advanced(trackers, t, sets, mask) for t in trackers)
+            return moved, after
+
+        return tuple(sets), advance
+
+    def _collect_sets(
+        self, trackers: tuple[frozenset[Thread], ...], threads: frozenset[Thread], sets: dict
+    ) -> None:
+        for thread in threads:
+            for members, _, looks in self._closure(trackers, thread.frame)[1]:
+                sets.setdefault(members, len(sets))
+                for owed in looks:
+                    self._collect_sets(trackers, owed.threads, sets)
+            for owed in thread.obligations:
+                self._collect_sets(trackers, owed.threads, sets)
+
+    def _advanced(
+        self,
+        trackers: tuple[frozenset[Thread], ...],
+        threads: frozenset[Thread],
+        sets: dict[CharSet, int],
+        mask: int,
+    ) -> frozenset[Thread]:
+        """The threads after a character that is in the sets of ``mask``."""
+        moved: set[Thread] = set()
+        for thread in threads:
+            for members, frame, looks in self._closure(trackers, thread.frame)[1]:
+                if not mask >> sets[members] & 1:
+                    continue
+                owed = self._discharged(trackers, thread.obligations | looks, sets, mask)
+                if owed is not None:
+                    moved.add(Thread(frame, owed))
+        if len(moved) > MAX_THREADS:
+            raise GrammarTooComplex(f"look-around with more than {MAX_THREADS} threads at once")
+        return frozenset((self._universal,)) if self._universal in moved else frozenset(moved)
+
+    def _discharged(
+        self,
+        trackers: tuple[frozenset[Thread], ...],
+        obligations: frozenset[Obligation],
+        sets: dict[CharSet, int],
+        mask: int,
+    ) -> frozenset[Obligation] | None:
+        """What is still owed after a character; None if something owed has failed."""
+        left = set()
+        for negative, threads in obligations:
+            after = self._advanced(trackers, threads, sets, mask)
+            if not after:
+                if not negative:
+                    return None
+            elif self._universal in after:
+                if negative:
+                    return None
+            else:
+                left.add(Obligation(negative, after))
+        return frozenset(left)
+
+    def _accepted(
+        self, trackers: tuple[frozenset[Thread], ...], threads: frozenset[Thread]
+    ) -> bool:
+        """True where the text may end here for one of the threads."""
+        return any(
+            all(
+                self._accepted(trackers, o.threads) != o.negative
+                for o in thread.obligations | looks
+            )
+            for thread in threads
+            for looks in self._closure(trackers, thread.frame)[0]
+        )
+
+    def _closure(self, trackers: tuple[frozenset[Thread], ...], frame: int) -> Any:
+        """(what is owed if the text ends here, once for each way to the end;
+        the next characters, the frames after them, what is owed on the way there)."""
+        accepts: list[frozenset[Obligation]] = []
+        moves: list[tuple[CharSet, int, frozenset[Obligation]]] = []
+        todo = [(frame, NOTHING_OWED)]
+        seen = set(todo)
+
+        def push(following: int, owed: frozenset[Obligation]) -> None:
+            if (following, owed) not in seen:
+                seen.add((following, owed))
+                todo.append((following, owed))
+
+        while todo:
+            here, owed = todo.pop()
+            if here == END:
+                accepts.append(owed)
+                continue
+            node, index, rest = self._frames[here]
+            if isinstance(node, Chars):
+                moves.append((node.members, rest, owed))
+            elif isinstance(node, Look):
+                for added in self._look(trackers, node):
+                    push(rest, owed | added)
+            else:
+                for following in self._frames.expand(node, index, rest):
+                    push(following, owed)
+        return accepts, moves
+
+    def _look(
+        self, trackers: tuple[frozenset[Thread], ...], look: Look
+    ) -> list[frozenset[Obligation]]:
+        """The ways in which the look-around may hold here, each with what it owes."""
+        if look.ahead:
+            if id(look) not in self._ahead:
+                self._ahead[id(look)] = self._started(seq((look.item, ANY_TEXT)))
+            return [frozenset((Obligation(look.negative, self._ahead[id(look)]),))]
+        tracker = trackers[self._behinds.index(look)]
+        ways = [
+            thread.obligations | looks
+            for thread in tracker
+            for looks in self._closure(trackers, thread.frame)[0]
+        ]
+        if not look.negative:
+            return ways
+        refused = [NOTHING_OWED]  # of each way, something that it owes must fail
+        for way in ways:
+            refused = [r | {Obligation(not o.negative, o.threads)} for r in refused for o in way]
+        return refused
+
+
+def _collect_behinds(node: Node, found: list[Look]) -> None:
+    """The look-behinds of the tree, inner ones first."""
+    if isinstance(node, (Seq, Alt)):
+        for item in node.items:
+            _collect_behinds(item, found)
+    elif isinstance(node, (Repeat, Look)):
+        _collect_behinds(node.item, found)
+        if isinstance(node, Look) and not node.ahead and node not in found:
+            found.append(node)

@@ -1,0 +1,259 @@
+"""Regular expressions as automata, made state by state.
+
+:func:`full_match` reads Python's syntax, :func:`search` the dialect of JSON Schema.  A state is a
+set of *frames*: what is still to be matched, a stack of tree nodes that is interned as an integer.
+A repeat counts in its frame, so ``a{1000000}`` costs nothing until it is walked, and sets stay
+small: a frame whose language is contained in another's is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import Any
+
+from sglang_lite.constrained import ir
+from sglang_lite.constrained.automaton import Automaton, EmptyLanguage, Remainder, repeated
+from sglang_lite.constrained.byte_dfa import TextDFA, text_dfa
+from sglang_lite.constrained.charset import ANYTHING, CharSet
+from sglang_lite.constrained.regex_ast import (
+    ANY_TEXT,
+    EMPTY,
+    NEVER,
+    Alt,
+    Chars,
+    Node,
+    Repeat,
+    Seq,
+    alt,
+    has_look,
+    seq,
+    split_end,
+    split_start,
+)
+
+END = 0
+"""The frame of the empty remainder."""
+
+Closure = tuple[bool, tuple[tuple[CharSet, int], ...]]
+
+
+class FrameTable:
+    """Frames as integers: (node, index, rest) says that ``node`` is next and ``rest`` after it.
+
+    The index is a position in a sequence, or how often a repeat has gone round.
+    """
+
+    def __init__(self) -> None:
+        self._frames: list[tuple[Node, int, int]] = [(EMPTY, 0, END)]
+        self._numbers: dict[tuple[int, int, int], int] = {}
+
+    def __getitem__(self, frame: int) -> tuple[Node, int, int]:
+        return self._frames[frame]
+
+    def number(self, node: Node, index: int, rest: int) -> int:
+        """The frame with these fields."""
+        key = (id(node), index, rest)
+        frame = self._numbers.get(key)
+        if frame is None:
+            frame = self._numbers[key] = len(self._frames)
+            self._frames.append((node, index, rest))
+        return frame
+
+    def expand(self, node: Node, index: int, rest: int) -> list[int]:
+        """The frames that a sequence, alternative or repeat may become without a character."""
+        if isinstance(node, Seq):
+            if not node.items:
+                return [rest]
+            last = index + 1 == len(node.items)
+            return [
+                self.number(
+                    node.items[index], 0, rest if last else self.number(node, index + 1, rest)
+                )
+            ]
+        if isinstance(node, Alt):
+            return [self.number(item, 0, rest) for item in node.items]
+        if not isinstance(node, Repeat):
+            raise TypeError(f"{type(node).__name__} cannot be expanded")
+        ways = [rest] if index >= node.minimum else []
+        if index != node.maximum:
+            following = index + 1 if node.maximum is not None else min(index + 1, node.minimum)
+            ways.append(self.number(node.item, 0, self.number(node, following, rest)))
+        return ways
+
+
+class RegexAutomaton(Automaton):
+    """The language of a tree without look-around; a key is a frozenset of frames."""
+
+    def __init__(self, node: Node) -> None:
+        self._frames = FrameTable()
+        self._closures: dict[int, Closure] = {}
+        self._universal = self._frames.number(ANY_TEXT, 0, END)
+        super().__init__(frozenset((self._frames.number(node, 0, END),)))
+
+    def _accepting(self, key: Any) -> bool:
+        return any(self._closure(frame)[0] for frame in key)
+
+    def _moves(self, key: Any) -> tuple[tuple[CharSet, ...], Callable[[int], Hashable | None]]:
+        by_set: dict[CharSet, set[int]] = {}
+        for frame in key:
+            for members, following in self._closure(frame)[1]:
+                by_set.setdefault(members, set()).add(following)
+        followings = list(by_set.values())
+
+        def advance(mask: int) -> Hashable:
+            chosen = [f for i, f in enumerate(followings) if mask >> i & 1]
+            return self._reduced(chosen[0].union(*chosen[1:]))
+
+        return tuple(by_set), advance
+
+    def _closure(self, frame: int) -> Closure:
+        """Whether ``frame`` may end here, and its next characters with the frames after them."""
+        known = self._closures.get(frame)
+        if known is not None:
+            return known
+        accepting = False
+        moves: dict[tuple[CharSet, int], None] = {}
+        todo, seen = [frame], {frame}
+
+        while todo:
+            here = todo.pop()
+            if here == END:
+                accepting = True
+                continue
+            node, index, rest = self._frames[here]
+            if isinstance(node, Chars):
+                moves[node.members, rest] = None
+                continue
+            for following in self._frames.expand(node, index, rest):
+                if following not in seen:
+                    seen.add(following)
+                    todo.append(following)
+        closure = self._closures[frame] = accepting, tuple(moves)
+        return closure
+
+    def _reduced(self, frames: set[int]) -> frozenset[int]:
+        """The frames without those whose language another one contains, where that is cheap."""
+        if len(frames) == 1:
+            return frozenset(frames)
+        if self._universal in frames:
+            return frozenset((self._universal,))
+        least: dict[tuple[int, int], int] = {}
+        for frame in frames:
+            node, index, rest = self._frames[frame]
+            if isinstance(node, Repeat) and index >= node.minimum:
+                key = (id(node), rest)
+                best = least.get(key)
+                if best is None or index < self._frames[best][1]:
+                    least[key] = frame
+        if not least:
+            return frozenset(frames)
+        kept = set(least.values())
+        for frame in frames:
+            node, index, rest = self._frames[frame]
+            if not (isinstance(node, Repeat) and index >= node.minimum):
+                kept.add(frame)
+        return frozenset(kept)
+
+    def remainder(self, state: int) -> Remainder | None:
+        key = self._keys[state]
+        if len(key) > 1:
+            return None
+        node, index, rest = self._frames[next(iter(key))]
+        if rest != END or not isinstance(node, Repeat) or not isinstance(node.item, Chars):
+            return None
+        maximum = None if node.maximum is None else node.maximum - index
+        return Remainder(node.item.members, max(0, node.minimum - index), maximum)
+
+    def total(self, state: int) -> bool:
+        for frame in self._keys[state]:
+            node = self._frames[frame][0]
+            if isinstance(node, Seq):
+                node = node.items[self._frames[frame][1]]
+            if _is_any_loop(node):
+                return True
+        return False
+
+
+def _is_any_loop(node: Node) -> bool:
+    return (
+        isinstance(node, Repeat)
+        and node.maximum is None
+        and isinstance(node.item, Chars)
+        and node.item.members == ANYTHING
+    )
+
+
+def tree_automaton(node: Node) -> Automaton:
+    """The automaton of a tree that must match a whole text."""
+    node = _without_outer_anchors(node)
+    if node is NEVER:
+        raise EmptyLanguage("no text matches")
+    if has_look(node):
+        from sglang_lite.constrained.lookaround import look_automaton
+
+        return look_automaton(node)
+    return RegexAutomaton(node)
+
+
+def _without_outer_anchors(node: Node) -> Node:
+    """Both ends of the text are the ends of a full match, so anchors there say nothing."""
+    return alt(split_end(alt(split_start(node))))
+
+
+def searching(node: Node) -> Node:
+    """The tree that matches a whole text in which ``node`` matches somewhere."""
+    branches: list[Node] = []
+    for start, before in zip(split_start(node), ((), (ANY_TEXT,)), strict=True):
+        for middle, after in zip(split_end(start), ((), (ANY_TEXT,)), strict=True):
+            branches.append(seq((*before, middle, *after)))
+    return alt(branches)
+
+
+@lru_cache(maxsize=4096)
+def full_match(pattern: str, flags: str = "") -> Automaton:
+    """The texts that ``pattern`` matches as a whole: Python's ``re.fullmatch``.
+
+    ``flags`` are letters of "aimsx" as in ``(?aimsx)``.  Raises :class:`InvalidRegex` for what is
+    malformed, is not regular, or matches no text.
+    """
+    automaton = _compile(pattern, flags, "python")
+    automaton._source = (full_match, (pattern, flags))
+    return automaton
+
+
+@lru_cache(maxsize=4096)
+def search(pattern: str) -> Automaton:
+    """The texts in which ``pattern`` matches somewhere, in the dialect of JSON Schema.
+
+    That is ECMA-262 with the ``u`` flag: ``\\d`` and ``\\w`` are ASCII, ``$`` is the very end.
+    """
+    automaton = _compile(pattern, "", "ecma")
+    automaton._source = (search, (pattern,))
+    return automaton
+
+
+def _compile(pattern: str, flags: str, dialect: str) -> Automaton:
+    from sglang_lite.constrained.regex_parser import parse
+    from sglang_lite.errors import InvalidRegex
+
+    node = parse(pattern, flags, dialect)
+    try:
+        return tree_automaton(searching(node) if dialect == "ecma" else node)
+    except EmptyLanguage:
+        raise InvalidRegex(pattern, "it matches no text at all") from None
+
+
+def compile_regex(pattern: str, flags: str = "") -> TextDFA:
+    """The UTF-8 bytes of the texts that ``pattern`` matches as a whole (see :func:`full_match`)."""
+    return text_dfa(full_match(pattern, flags), "utf8", False)
+
+
+def lower_regex(pattern: str) -> ir.Language:
+    """The constraint "the whole text matches ``pattern``"."""
+    automaton = full_match(pattern)
+    rest = automaton.remainder(0)
+    if rest is not None and rest.maximum is not None:
+        char = text_dfa(repeated(rest.members, 1, 1), "utf8", False)
+        return ir.Language(ir.counted(char, rest.minimum, rest.maximum, open=b"", close=b""))
+    return ir.Language(ir.terminal(text_dfa(automaton, "utf8", False)))

@@ -1,0 +1,228 @@
+"""The tree of a regular expression, and the rewriting that makes it small.
+
+Groups, lazy quantifiers and flags are gone by here: what is left denotes a language.  Anchors and
+word boundaries are :class:`Look` nodes; ``^`` is "no character behind", ``$`` "no character ahead".
+Nodes compare by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from sglang_lite.constrained.charset import ANYTHING, CharSet
+
+
+class Chars:
+    """One character out of ``members``."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, members: CharSet) -> None:
+        self.members = members
+
+
+class Seq:
+    """All ``items``, one after the other."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: tuple[Node, ...]) -> None:
+        self.items = items
+
+
+class Alt:
+    """One of ``items``."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: tuple[Node, ...]) -> None:
+        self.items = items
+
+
+class Repeat:
+    """From ``minimum`` to ``maximum`` (None = no limit) times ``item``, which is never empty."""
+
+    __slots__ = ("item", "maximum", "minimum")
+
+    def __init__(self, item: Node, minimum: int, maximum: int | None) -> None:
+        self.item = item
+        self.minimum = minimum
+        self.maximum = maximum
+
+
+class Look:
+    """True of a place where ``item`` matches (or not) the text ahead, or the text behind it."""
+
+    __slots__ = ("ahead", "item", "negative")
+
+    def __init__(self, item: Node, ahead: bool, negative: bool) -> None:
+        self.item = item
+        self.ahead = ahead
+        self.negative = negative
+
+
+Node: TypeAlias = Chars | Seq | Alt | Repeat | Look
+
+EMPTY = Seq(())
+NEVER = Alt(())
+ANY = Chars(ANYTHING)
+ANY_TEXT = Repeat(ANY, 0, None)
+AT_START = Look(ANY, ahead=False, negative=True)
+AT_END = Look(ANY, ahead=True, negative=True)
+_NEWLINE = Chars(CharSet((10, 11)))
+AT_LINE_START = Look(Alt((AT_START, _NEWLINE)), ahead=False, negative=False)
+AT_LINE_END = Look(Alt((AT_END, _NEWLINE)), ahead=True, negative=False)
+AT_LAST_LINE_END = Look(Alt((AT_END, Seq((_NEWLINE, AT_END)))), ahead=True, negative=False)
+"""Python's ``$``: at the end, or before a line feed that ends the text."""
+
+_START_ANCHORS = (AT_START, AT_LINE_START)
+_END_ANCHORS = (AT_END, AT_LINE_END, AT_LAST_LINE_END)
+
+
+def chars(members: CharSet) -> Node:
+    """One character out of ``members``; NEVER if there is none."""
+    return Chars(members) if members else NEVER
+
+
+def seq(items: Iterable[Node]) -> Node:
+    """All items in a row, flattened."""
+    flat: list[Node] = []
+    for item in items:
+        if isinstance(item, Seq):
+            flat += item.items
+        else:
+            flat.append(item)
+    if any(item is NEVER for item in flat):
+        return NEVER
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat)) if flat else EMPTY
+
+
+def alt(items: Iterable[Node]) -> Node:
+    """Any of the items, flattened; single characters become one set."""
+    flat: list[Node] = []
+    for item in items:
+        flat += item.items if isinstance(item, Alt) else (item,)
+    sets = [item.members for item in flat if isinstance(item, Chars)]
+    if len(sets) > 1:
+        members = sets[0]
+        for other in sets[1:]:
+            members = members | other
+        flat = [Chars(members), *(item for item in flat if not isinstance(item, Chars))]
+    return flat[0] if len(flat) == 1 else Alt(tuple(flat)) if flat else NEVER
+
+
+def repeat(item: Node, minimum: int, maximum: int | None) -> Node:
+    """``item{minimum,maximum}``; a repeat of a repeat becomes one where the counts have no gaps."""
+    if item is NEVER:
+        return NEVER if minimum else EMPTY
+    if item is EMPTY or maximum == 0:
+        return EMPTY
+    if isinstance(item, Look):
+        return item if minimum else EMPTY
+    if minimum == maximum == 1:
+        return item
+    if is_nullable(item):
+        item, minimum = nonempty(item), 0
+    if isinstance(item, Repeat) and _gapless(item, minimum, maximum):
+        both = None if maximum is None or item.maximum is None else maximum * item.maximum
+        return Repeat(item.item, minimum * item.minimum, both)
+    return Repeat(item, minimum, maximum)
+
+
+def _gapless(inner: Repeat, minimum: int, maximum: int | None) -> bool:
+    """True where every total from the least to the greatest can be reached."""
+    low, high = inner.minimum, inner.maximum
+    if minimum == maximum:
+        return True
+    if minimum == 0:
+        return low <= 1
+    return high is None or low * (minimum + 1) <= high * minimum + 1
+
+
+def is_nullable(node: Node) -> bool:
+    """True where the empty text matches whatever surrounds it."""
+    if isinstance(node, Seq):
+        return all(map(is_nullable, node.items))
+    if isinstance(node, Alt):
+        return any(map(is_nullable, node.items))
+    return isinstance(node, Repeat) and (node.minimum == 0 or is_nullable(node.item))
+
+
+def nonempty(node: Node) -> Node:
+    """A tree that gives the same texts when repeated, though it never matches the empty one."""
+    if not is_nullable(node):
+        return node
+    if isinstance(node, Alt):
+        return alt(map(nonempty, node.items))
+    if isinstance(node, Repeat):
+        return repeat(node.item, max(1, node.minimum), node.maximum)
+    if isinstance(node, Seq):  # the first item that is not empty, then all that follow
+        items = node.items
+        return alt(seq((nonempty(item), *items[i + 1 :])) for i, item in enumerate(items))
+    return node
+
+
+def has_look(node: Node) -> bool:
+    """True if a look-around (an anchor is one) is left anywhere in the tree."""
+    if isinstance(node, (Seq, Alt)):
+        return any(map(has_look, node.items))
+    if isinstance(node, Repeat):
+        return has_look(node.item)
+    return isinstance(node, Look)
+
+
+def split_start(node: Node) -> tuple[Node, Node]:
+    """(what is left of the branches that begin with ``^``, the other branches).
+
+    ``^`` deeper than at the beginning of a branch stays a :class:`Look`.
+    """
+    return _split(node, _START_ANCHORS, 0)
+
+
+def split_end(node: Node) -> tuple[Node, Node]:
+    """(what is left of the branches that end with ``$``, the other branches)."""
+    return _split(node, _END_ANCHORS, -1)
+
+
+def _split(node: Node, anchors: tuple[Look, ...], side: int) -> tuple[Node, Node]:
+    if node in anchors:
+        return EMPTY, NEVER
+    if isinstance(node, Alt):
+        pairs = [_split(item, anchors, side) for item in node.items]
+        if all(anchored is NEVER for anchored, _ in pairs):
+            return NEVER, node
+        return alt(a for a, _ in pairs), alt(f for _, f in pairs)
+    if isinstance(node, Seq) and node.items:
+        anchored, free = _split(node.items[side], anchors, side)
+        if anchored is NEVER:
+            return NEVER, node
+        rest = node.items[1:] if side == 0 else node.items[:-1]
+        if anchored is EMPTY:  # in ``^^a`` the second anchor stands at the same place
+            anchored = alt(_split(seq(rest), anchors, side))
+        else:
+            anchored = _beside(anchored, rest, side)
+        return anchored, _beside(free, rest, side)
+    return NEVER, node
+
+
+def _beside(node: Node, rest: tuple[Node, ...], side: int) -> Node:
+    return seq((node, *rest) if side == 0 else (*rest, node))
+
+
+def size(node: Node) -> int:
+    """How many positions it has with every repeat written out."""
+    if isinstance(node, (Seq, Alt)):
+        return sum(map(size, node.items))
+    if isinstance(node, Repeat):
+        return size(node.item) * max(1, node.minimum if node.maximum is None else node.maximum)
+    return size(node.item) if isinstance(node, Look) else 1
+
+
+def depth_limited(node: Node, limit: int) -> bool:
+    """True where the tree is at most ``limit`` levels deep."""
+    if limit == 0:
+        return False
+    if isinstance(node, (Seq, Alt)):
+        return all(depth_limited(item, limit - 1) for item in node.items)
+    return isinstance(node, Chars) or depth_limited(node.item, limit - 1)

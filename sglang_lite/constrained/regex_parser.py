@@ -1,0 +1,508 @@
+"""A parser for Python's regular expressions and for those of JSON Schema (ECMA-262).
+
+It gives the tree of ``regex_ast`` and reports what is malformed, or not regular, with its position.
+An own parser, because the one inside ``re`` is private, changes between versions and forgets where
+things stood.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+from sglang_lite.constrained import regex_ast as ast
+from sglang_lite.constrained import regex_sets as sets
+from sglang_lite.constrained.charset import ANYTHING, END, CharSet, char_set, characters
+from sglang_lite.constrained.regex_ast import Node
+from sglang_lite.errors import GrammarTooComplex, InvalidRegex
+
+MAX_PATTERN = 200_000
+MAX_DEPTH = 100
+MAX_COUNT = 10_000_000
+
+_SIMPLE_ESCAPES = {"a": 7, "b": 8, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11}
+_ECMA_ESCAPES = {"f": 12, "n": 10, "r": 13, "t": 9, "v": 11}
+_BLANKS = " \t\n\r\v\f"
+_HEX_LENGTHS = {"x": 2, "u": 4, "U": 8}
+
+
+def parse(pattern: str, flags: str = "", dialect: str = "python") -> Node:
+    """The tree of ``pattern``; ``dialect`` is "python" or "ecma".
+
+    Raises :class:`InvalidRegex`, and :class:`GrammarTooComplex` beyond the limits above.
+    """
+    return _Parser(pattern, frozenset(flags), dialect == "ecma").parse()
+
+
+class _Parser:
+    def __init__(self, pattern: str, flags: frozenset[str], ecma: bool) -> None:
+        self.pattern = pattern
+        self.flags = flags
+        self.ecma = ecma
+        self.at = 0
+        self.depth = 0
+        self.names: set[str] = set()
+
+    def parse(self) -> Node:
+        if len(self.pattern) > MAX_PATTERN:
+            raise GrammarTooComplex(
+                f"a regex of {len(self.pattern)} characters; the limit is {MAX_PATTERN}"
+            )
+        unknown = self.flags - set("aimsux")
+        if unknown:
+            raise self.error(f"unknown flag {min(unknown)!r}", None)
+        self.leading_flags()
+        node = self.alternatives()
+        if self.at < len(self.pattern):
+            raise self.error("unbalanced parenthesis")
+        return node
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def error(self, reason: str, position: int | None = -1) -> InvalidRegex:
+        return InvalidRegex(self.pattern, reason, self.at if position == -1 else position)
+
+    def peek(self, text: str) -> bool:
+        return self.pattern.startswith(text, self.at)
+
+    def take(self, text: str) -> bool:
+        if self.pattern.startswith(text, self.at):
+            self.at += len(text)
+            return True
+        return False
+
+    def next(self, what: str) -> str:
+        if self.at >= len(self.pattern):
+            raise self.error(f"the pattern ends where {what} is expected")
+        self.at += 1
+        return self.pattern[self.at - 1]
+
+    def until(self, stop: str, what: str) -> str:
+        end = self.pattern.find(stop, self.at)
+        if end < 0:
+            raise self.error(f"missing {stop!r} after {what}")
+        text = self.pattern[self.at : end]
+        self.at = end + len(stop)
+        return text
+
+    def skip_blanks(self) -> None:
+        """Blanks and comments, under ``(?x)``."""
+        while self.at < len(self.pattern) and "x" in self.flags:
+            if self.pattern[self.at] in _BLANKS:
+                self.at += 1
+            elif self.pattern[self.at] == "#":
+                end = self.pattern.find("\n", self.at)
+                self.at = len(self.pattern) if end < 0 else end + 1
+            else:
+                return
+
+    # -- alternatives, sequences, quantifiers ----------------------------------------------------
+
+    def alternatives(self) -> Node:
+        if self.depth > MAX_DEPTH:
+            raise GrammarTooComplex(f"a regex with groups nested more than {MAX_DEPTH} deep")
+        flags = self.flags
+        branches = [self.sequence()]
+        while self.take("|"):
+            branches.append(self.sequence())
+        self.flags = flags
+        return ast.alt(branches)
+
+    def sequence(self) -> Node:
+        items: list[Node] = []
+        while True:
+            self.skip_blanks()
+            if self.at >= len(self.pattern) or self.pattern[self.at] in "|)":
+                return ast.seq(items)
+            start = self.at
+            atom = self.atom()
+            if atom is not None:
+                items.append(self.quantified(atom, start))
+
+    def quantified(self, atom: Node, start: int) -> Node:
+        self.skip_blanks()
+        here = self.at
+        counts = self.quantifier()
+        if counts is None:
+            return atom
+        if atom in (ast.AT_START, ast.AT_END, ast.AT_LINE_START, ast.AT_LINE_END) or (
+            atom is ast.AT_LAST_LINE_END
+        ):
+            raise self.error("nothing to repeat", here)
+        minimum, maximum = counts
+        if self.take("?"):
+            pass  # lazy: the same language
+        elif not self.ecma and self.take("+"):
+            return self.possessive(ast.repeat(atom, minimum, maximum), start)
+        after = self.at
+        if self.quantifier() is not None:
+            raise self.error("multiple repeat", after)
+        return ast.repeat(atom, minimum, maximum)
+
+    def quantifier(self) -> tuple[int, int | None] | None:
+        for sign, counts in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self.take(sign):
+                return counts
+        return self.braces() if self.peek("{") else None
+
+    def braces(self) -> tuple[int, int | None] | None:
+        """``{m}``, ``{m,}``, ``{,n}`` or ``{m,n}``; None where the brace is a literal."""
+        end = self.pattern.find("}", self.at)
+        text = self.pattern[self.at + 1 : end] if end > 0 else ""
+        low, comma, high = text.partition(",")
+        digits = low + high
+        if not (digits.isascii() and digits.isdigit()) and text != ",":
+            return None
+        if text == "," and self.ecma:
+            return None
+        if self.ecma and not low:
+            raise self.error("'{,n}' means different things in different engines; write '{0,n}'")
+        minimum = int(low or "0")
+        maximum = int(high) if high else None if comma else minimum
+        if max(minimum, maximum or 0) > MAX_COUNT:
+            raise GrammarTooComplex(
+                f"a repeat count of {max(minimum, maximum or 0)}; the limit is {MAX_COUNT}"
+            )
+        if maximum is not None and maximum < minimum:
+            raise self.error("min repeat greater than max repeat")
+        self.at = end + 1
+        return minimum, maximum
+
+    def possessive(self, node: Node, start: int) -> Node:
+        """A repeat or group that never gives back, where that is the same as a look-ahead."""
+        if isinstance(node, ast.Repeat) and isinstance(node.item, ast.Chars):
+            stop = ast.Look(node.item, ahead=True, negative=True)
+            unbounded = ast.seq((node, stop))
+            if node.maximum is None:
+                return unbounded
+            if node.minimum == node.maximum:
+                return node
+            shorter = ast.repeat(node.item, node.minimum, node.maximum - 1)
+            full = ast.repeat(node.item, node.maximum, node.maximum)
+            return ast.alt((ast.seq((shorter, stop)), full))
+        if _has_one_way(node):
+            return node
+        raise self.error(
+            "a possessive or atomic group is refused unless it repeats one character", start
+        )
+
+    # -- atoms -----------------------------------------------------------------------------------
+
+    def atom(self) -> Node | None:
+        """One atom, or None for a comment or a flag setting."""
+        start = self.at
+        c = self.next("an atom")
+        if c == "(":
+            return self.group(start)
+        if c == "[":
+            return self.members(self.bracket(start))
+        if c == ".":
+            newline = sets.NEWLINE_ECMA if self.ecma else sets.NEWLINE
+            return ast.Chars(ANYTHING if "s" in self.flags else ~newline)
+        if c == "^":
+            return ast.AT_LINE_START if "m" in self.flags else ast.AT_START
+        if c == "$":
+            if "m" in self.flags:
+                return ast.AT_LINE_END
+            return ast.AT_END if self.ecma else ast.AT_LAST_LINE_END
+        if c == "\\":
+            return self.escape(start)
+        if c in "*+?":
+            raise self.error("nothing to repeat", start)
+        if c == "{":
+            self.at = start
+            if self.braces() is not None:
+                raise self.error("nothing to repeat", start)
+            self.at = start + 1
+        return self.members(characters(c))
+
+    def members(self, members: CharSet) -> Node:
+        if "i" in self.flags:
+            members = sets.ignore_case(members, "a" in self.flags)
+        return ast.chars(members)
+
+    def escape(self, start: int) -> Node:
+        c = self.next("an escape")
+        if c in "bB":
+            return self.word_boundary(c == "B")
+        if c in "AZz":
+            return ast.AT_START if c == "A" else ast.AT_END
+        if c in "123456789":
+            return self.members(self.octal_or_reference(start, c))
+        if c in "kgGK" and not (c in "GK" and self.ecma):
+            raise self.error("back-references are not regular", start)
+        return self.members(self.class_escape(start, c, in_class=False))
+
+    def octal_or_reference(self, start: int, c: str) -> CharSet:
+        three = self.pattern[start + 1 : start + 4]
+        if not self.ecma and len(three) == 3 and all(d in "01234567" for d in three):
+            if int(three, 8) > 0o377:
+                raise self.error(f"octal escape value \\{three} outside of range 0-0o377", start)
+            self.at = start + 4
+            return _one(int(three, 8))
+        raise self.error("back-references are not regular", start)
+
+    def word_boundary(self, negative: bool) -> Node:
+        word = sets.WORD_ASCII if self.ecma else sets.python_class("w", "a" in self.flags)
+        ways = []
+        for before in (False, True):
+            after = before if negative else not before
+            behind = ast.Look(ast.Chars(word), ahead=False, negative=not before)
+            ways.append(ast.seq((behind, ast.Look(ast.Chars(word), True, not after))))
+        return ast.alt(ways)
+
+    def class_escape(self, start: int, c: str, in_class: bool) -> CharSet:
+        """The set that an escape stands for, inside or outside of brackets; ``c`` is read."""
+        if c in "dDwWsS":
+            return self.named_class(c)
+        if c in "pP":
+            return self.property(start, c == "P")
+        if c == "0" or (in_class and c in "1234567" and not self.ecma):
+            return self.octal(start)
+        if c in ("xu" if self.ecma else "xuU"):
+            return self.hexadecimal(start, c)
+        if c == "N" and not self.ecma:
+            return self.named_character(start)
+        if c == "c" and self.ecma:
+            letter = self.next("a control letter")
+            if not (letter.isascii() and letter.isalpha()):
+                raise self.error("\\c needs a letter", start)
+            return _one(ord(letter) % 32)
+        simple = _ECMA_ESCAPES if self.ecma else _SIMPLE_ESCAPES
+        if c in simple or (c == "b" and in_class):
+            return _one(_SIMPLE_ESCAPES[c])
+        if c.isascii() and c.isalnum():
+            raise self.error(f"bad escape \\{c}", start)
+        return characters(c)
+
+    def named_class(self, c: str) -> CharSet:
+        letter = c.lower()
+        if self.ecma:
+            members = {"d": sets.DIGIT_ASCII, "w": sets.WORD_ASCII, "s": sets.SPACE_ECMA}[letter]
+        else:
+            members = sets.python_class(letter, "a" in self.flags)
+        return members if c == letter else ~members
+
+    def property(self, start: int, negative: bool) -> CharSet:
+        if self.take("{"):
+            name = self.until("}", "the name of a property")
+        else:
+            name = self.next("the name of a property")
+        inverted = name.startswith("^")
+        plain = name.removeprefix("^")
+        usable = plain.replace("_", "").replace("=", "").replace(" ", "").replace("-", "")
+        members = sets.unicode_property(plain) if usable.isalnum() else None
+        if members is None:
+            raise self.error(f"unknown property {name!r}", start)
+        return ~members if negative != inverted else members
+
+    def octal(self, start: int) -> CharSet:
+        if self.ecma:
+            if self.pattern[self.at : self.at + 1].isdigit():
+                raise self.error("octal escapes are not in this dialect", start)
+            return _one(0)
+        digits = ""
+        for digit in self.pattern[start + 1 : start + 4]:
+            if digit not in "01234567":
+                break
+            digits += digit
+        if int(digits, 8) > 0o377:
+            raise self.error(f"octal escape value \\{digits} outside of range 0-0o377", start)
+        self.at = start + 1 + len(digits)
+        return _one(int(digits, 8))
+
+    def hexadecimal(self, start: int, c: str) -> CharSet:
+        if self.ecma and c == "u" and self.take("{"):
+            digits = self.until("}", "\\u{")
+        else:
+            digits = self.pattern[self.at : self.at + _HEX_LENGTHS[c]]
+            self.at += len(digits)
+            if len(digits) < _HEX_LENGTHS[c]:
+                raise self.error(f"incomplete escape \\{c}{digits}", start)
+        if not digits or not all(d in "0123456789abcdefABCDEF" for d in digits):
+            raise self.error(f"incomplete escape \\{c}{digits}", start)
+        value = int(digits, 16)
+        if value >= END:
+            raise self.error(f"there is no character U+{digits}", start)
+        if self.ecma and 0xD800 <= value < 0xDC00 and self.take("\\u"):
+            low = self.pattern[self.at : self.at + 4]
+            self.at += 4
+            if len(low) == 4 and low[0] in "dD" and low[1] in "cdefCDEF":
+                return _one(0x10000 + (value - 0xD800) * 0x400 + int(low, 16) - 0xDC00)
+            raise self.error("a high surrogate needs a low one", start)
+        return _one(value)
+
+    def named_character(self, start: int) -> CharSet:
+        if not self.take("{"):
+            raise self.error("missing '{' after \\N", start)
+        name = self.until("}", "a character's name")
+        try:
+            return characters(unicodedata.lookup(name))
+        except KeyError:
+            raise self.error(f"undefined character name {name!r}", start) from None
+
+    # -- brackets --------------------------------------------------------------------------------
+
+    def bracket(self, start: int) -> CharSet:
+        negative = self.take("^")
+        first = self.at
+        ranges: list[tuple[int, int]] = []
+        whole: list[CharSet] = []
+        while True:
+            if self.at >= len(self.pattern):
+                raise self.error("unterminated character set", start)
+            here = self.at
+            if self.peek("]") and (self.ecma or here > first):
+                self.at += 1
+                break
+            low = self.bracket_item()
+            if self.peek("-") and not self.pattern.startswith("-]", self.at):
+                self.at += 1
+                if self.at >= len(self.pattern):
+                    raise self.error("unterminated character set", start)
+                high = self.bracket_item()
+                if isinstance(low, int) and isinstance(high, int):
+                    if low > high:
+                        raise self.error(
+                            f"bad character range {self.pattern[here : self.at]}", here
+                        )
+                    ranges.append((low, high))
+                    continue
+                if not self.ecma:
+                    raise self.error(f"bad character range {self.pattern[here : self.at]}", here)
+                items: tuple[int | CharSet, ...] = (low, 0x2D, high)  # ``[\w-x]``
+            else:
+                items = (low,)
+            ranges += [(item, item) for item in items if isinstance(item, int)]
+            whole += [item for item in items if not isinstance(item, int)]
+        members = char_set(ranges)
+        for other in whole:
+            members = members | other
+        if negative and "i" in self.flags:
+            members = sets.ignore_case(members, "a" in self.flags)
+        return ~members if negative else members
+
+    def bracket_item(self) -> int | CharSet:
+        start = self.at
+        c = self.next("a member of the set")
+        if c != "\\":
+            return ord(c)
+        members = self.class_escape(start, self.next("an escape"), in_class=True)
+        if not members:
+            return 0xD800 if self.pattern[start + 1] in "uU" else members
+        ranges = members.ranges()
+        single = len(ranges) == 1 and members.size() == 1
+        named = self.pattern[start + 1] in "dDwWsSpP"
+        return ranges[0][0] if single and not named else members
+
+    # -- groups ----------------------------------------------------------------------------------
+
+    def group(self, start: int) -> Node | None:
+        if not self.take("?"):
+            return self.body(start)
+        if self.take(":"):
+            return self.body(start)
+        if self.take("#") and not self.ecma:
+            self.until(")", "a comment")
+            return None
+        for sign, ahead, negative in (
+            ("=", True, False),
+            ("!", True, True),
+            ("<=", False, False),
+            ("<!", False, True),
+        ):
+            if self.take(sign):
+                return _look(self.body(start), ahead, negative)
+        if self.take(">"):
+            return self.possessive(self.body(start), start)
+        if self.peek("<") or self.peek("P"):
+            return self.named_group(start)
+        if self.peek("("):
+            raise self.error("conditional groups are not regular", start)
+        return self.flag_group(start)
+
+    def body(self, start: int) -> Node:
+        self.depth += 1
+        node = self.alternatives()
+        self.depth -= 1
+        if not self.take(")"):
+            raise self.error("missing ), unterminated subpattern", start)
+        return node
+
+    def named_group(self, start: int) -> Node:
+        if self.take("P="):
+            raise self.error("back-references are not regular", start)
+        if not self.take("P<") and not (self.ecma and self.take("<")):
+            raise self.error("unknown extension", start)
+        name = self.until(">", "a group name")
+        if not name.isidentifier():
+            raise self.error(f"bad group name {name!r}", start)
+        if name in self.names:
+            raise self.error(f"redefinition of group name {name!r}", start)
+        self.names.add(name)
+        return self.body(start)
+
+    def flag_group(self, start: int) -> Node | None:
+        """``(?i:...)`` and ``(?-i:...)``; ``(?i)`` only at the very beginning."""
+        flags = self.read_flags(start)
+        if flags is None:
+            raise self.error("global flags not at the start of the expression", start)
+        outer, self.flags = self.flags, flags
+        node = self.body(start)
+        self.flags = outer
+        return node
+
+    def leading_flags(self) -> None:
+        while self.peek("(?") and not self.peek("(?#"):
+            start = self.at
+            self.at += 2
+            if self.at >= len(self.pattern) or self.pattern[self.at] not in "aiLmsux":
+                self.at = start
+                return
+            flags = self.read_flags(start, leading=True)
+            if flags is None:
+                self.at = start
+                return
+            self.flags = flags
+
+    def read_flags(self, start: int, leading: bool = False) -> frozenset[str] | None:
+        """The flags inside ``(?aims-x:``, or of ``(?aims)`` if ``leading``; else None."""
+        end = self.at
+        while end < len(self.pattern) and self.pattern[end] not in ":)":
+            end += 1
+        text = self.pattern[self.at : end]
+        stop = self.pattern[end : end + 1]
+        on, minus, off = text.partition("-")
+        if not stop or not on + off or set(on + off) - set("aiLmsux") or (minus and not off):
+            raise self.error("unknown extension", start)
+        if "L" in on + off or set(off) & set("au"):
+            raise self.error("flag L is refused, and a and u cannot be turned off", start)
+        if {"a", "u"} <= set(on):
+            raise self.error("flags a and u are incompatible", start)
+        if self.ecma and set(on + off) - set("is"):
+            raise self.error("only the flags i and s can be set in this dialect", start)
+        if (stop == ":") == leading or (stop == ")" and minus):
+            return None
+        self.at = end + 1
+        flags = self.flags | set(on)
+        return (flags - {"a"} if "u" in on else flags) - set(off)
+
+
+def _one(code_point: int) -> CharSet:
+    return char_set([(code_point, code_point)])
+
+
+def _look(item: Node, ahead: bool, negative: bool) -> Node:
+    if item is ast.NEVER:
+        return ast.EMPTY if negative else ast.NEVER
+    if ast.is_nullable(item):
+        return ast.NEVER if negative else ast.EMPTY
+    return ast.Look(item, ahead, negative)
+
+
+def _has_one_way(node: Node) -> bool:
+    """True where there is nothing to give back: a fixed sequence of single characters."""
+    if isinstance(node, ast.Seq):
+        return all(map(_has_one_way, node.items))
+    if isinstance(node, ast.Repeat):
+        return node.minimum == node.maximum and _has_one_way(node.item)
+    return isinstance(node, ast.Chars)
