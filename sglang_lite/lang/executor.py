@@ -228,13 +228,13 @@ class Executor:
             self.transcript.append(text, trusted=trusted)
             self.emit(TextEvent(self.path, text))
 
-    def extend(self, pieces: Sequence[Piece]) -> None:
+    async def extend(self, pieces: Sequence[Piece]) -> None:
         """Append what another state has said, generated token ids included."""
         for piece in pieces:
             if piece.token_ids is None:
                 self.append(piece.text, trusted=piece.trusted)
             else:
-                ids = self.transcript.prompt(self.run.backend).input_ids or ()
+                ids = (await self.transcript.prompt(self.run.backend)).input_ids or ()
                 self.transcript.append_generated(piece.text, piece.token_ids, ids)
                 self.emit(TextEvent(self.path, piece.text))
 

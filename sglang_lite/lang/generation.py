@@ -26,9 +26,9 @@ log = logging.getLogger("sglang_lite")
 async def run_gen(executor: Executor, node: Gen, variable: Variable) -> None:
     """Generate, keep the token ids, fill the variable."""
     run = executor.run
-    params = resolve(executor, node)
+    params = await resolve(executor, node)
     options = LogprobOptions(**{**run.logprob_fields, **node.logprobs})
-    prompt = executor.transcript.prompt(run.backend, node.name)
+    prompt = await executor.transcript.prompt(run.backend, node.name)
     samples = [Sample() for _ in range(params.n)]
     stream = run.backend.stream(prompt, params, options)
     try:
@@ -53,7 +53,7 @@ async def run_gen(executor: Executor, node: Gen, variable: Variable) -> None:
     executor.emit(VariableEnd(executor.path, node.name, _shown(variable)))
 
 
-def resolve(executor: Executor, node: Gen) -> SamplingParams:
+async def resolve(executor: Executor, node: Gen) -> SamplingParams:
     """The run's parameters with those that the node sets itself, and a seed of its own."""
     run = executor.run
     changes: dict[str, Any] = dict(node.given)
@@ -65,7 +65,7 @@ def resolve(executor: Executor, node: Gen) -> SamplingParams:
     if "seed" not in changes and run.params.seed is not None:
         changes["seed"] = derived_seed(run.params.seed, *executor.path, -1, number)
     if executor.transcript.open_role is not None:
-        stops = run.turn_end_ids()
+        stops = await run.turn_end_ids()
         if stops:
             own = changes.get("stop_token_ids", run.params.stop_token_ids)
             changes["stop_token_ids"] = tuple(dict.fromkeys((*own, *stops)))
@@ -130,7 +130,7 @@ async def run_select(executor: Executor, node: Select, variable: Variable) -> No
     if len(node.choices) == 1:
         _decide(executor, node, variable, node.choices[0], {}, [0.0])
         return
-    prompt = executor.transcript.prompt(run.backend, node.name)
+    prompt = await executor.transcript.prompt(run.backend, node.name)
     scored = await run.backend.score(
         prompt,
         node.choices,

@@ -61,11 +61,11 @@ class Run:
         """The backend's chat template."""
         return self.backend.template()
 
-    def turn_end_ids(self) -> tuple[int, ...]:
+    async def turn_end_ids(self) -> tuple[int, ...]:
         """Ids of the control token that ends a message; a ``gen`` inside one stops there."""
         if self._turn_end is None:
             suffix = self.template().suffix(("user", "assistant"))
-            ids = self.backend.encode([Piece(suffix, trusted=True)], start=False)
+            ids = await self.backend.encode([Piece(suffix, trusted=True)], start=False)
             control = self.backend.control_ids()
             self._turn_end = tuple(token for token in (ids or ())[:1] if token in control)
         return self._turn_end

@@ -6,7 +6,8 @@ needs them, neighbours together, because that is how a tokenizer would have spli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -60,10 +61,40 @@ class Prompt:
         return "".join(piece.text for piece in self.pieces)
 
 
+def runs(pieces: Sequence[Piece], control: re.Pattern[str]) -> list[tuple[str, bool]]:
+    """(text, parse control tokens) of consecutive pieces, for a tokenizer.
+
+    Everything is one run, because a tokenizer must see neighbours together; only what looks like a
+    control token and is not entirely the template's own text becomes a run of plain text.
+    """
+    text = "".join(piece.text for piece in pieces)
+    trusted: list[tuple[int, int]] = []
+    position = 0
+    for piece in pieces:
+        if piece.trusted:
+            trusted.append((position, position + len(piece.text)))
+        position += len(piece.text)
+    found: list[tuple[str, bool]] = []
+    begin = 0
+    for match in control.finditer(text):
+        if any(low <= match.start() and match.end() <= high for low, high in trusted):
+            continue
+        found += [(text[begin : match.start()], True), (match.group(), False)]
+        begin = match.end()
+    found.append((text[begin:], True))
+    return [(run, parse) for run, parse in found if run]
+
+
+def any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """A pattern that finds the longest of some texts; of none, one that finds nothing."""
+    ordered = sorted(texts, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered)) or "(?!)")
+
+
 class Encoder(Protocol):
     """The part of a backend that knows tokens."""
 
-    def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...] | None:
+    async def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...] | None:
         """Token ids of consecutive pieces; ``start`` puts before them what begins a text."""
 
 
@@ -159,11 +190,11 @@ class Transcript:
         self.append(suffix, trusted=True)
         self.open_role = None
 
-    def prompt(self, encoder: Encoder, variable: str | None = None) -> Prompt:
+    async def prompt(self, encoder: Encoder, variable: str | None = None) -> Prompt:
         """The transcript for a backend; ``variable`` is the name that the answer will have."""
         tail = tuple(self.pieces[self.tail_from :])
         start = self.tail_from == 0 and not (tail and tail[0].trusted)
-        tail_ids = encoder.encode(tail, start=start)
+        tail_ids = await encoder.encode(tail, start=start)
         ids = None if tail_ids is None else (*self.ids, *tail_ids)
         return Prompt(
             tuple(self.pieces),

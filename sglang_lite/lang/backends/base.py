@@ -44,7 +44,7 @@ class Backend(ABC):
     name: str = "backend"
     chat_template: ChatTemplate | None = None
 
-    def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...] | None:
+    async def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...] | None:
         """Token ids of consecutive pieces, neighbours of one kind tokenised as one text.
 
         ``start`` adds what the tokenizer puts before a text (BOS).  None: no tokenizer here.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from sglang_lite.errors import EngineError
 from sglang_lite.lang.backends.base import Backend, ChoiceScores
 from sglang_lite.lang.chat_template import ChatTemplate
 from sglang_lite.lang.expressions import LogprobOptions
-from sglang_lite.lang.transcript import Piece, Prompt
+from sglang_lite.lang.transcript import Piece, Prompt, any_of, runs
 from sglang_lite.outputs import RequestOutput, TokenLogprob
 from sglang_lite.runtime.engine import Engine
 from sglang_lite.runtime.messages import GenerateRequest
@@ -37,8 +36,7 @@ class EngineBackend(Backend):
                 )
 
             self.chat_template = ChatTemplate(render, "the tokenizer's")
-        control = sorted(tokenizer.control_tokens, key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, control)) or "(?!)")
+        self._control = any_of(tokenizer.control_tokens)
 
     @classmethod
     def of(cls, engine: Engine) -> EngineBackend:
@@ -48,14 +46,14 @@ class EngineBackend(Backend):
             backend = engine.__dict__.setdefault("_language_backend", cls(engine))
         return backend
 
-    def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...]:
+    async def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...]:
         """See :meth:`Backend.encode`; equal to the ids of the whole chat template's text."""
         ids: list[int] = []
         if start:
             ids += self.tokenizer.encode("", add_special_tokens=True)
             if ids and ids[-1] in self.tokenizer.eos_token_ids and len(ids) > 1:
                 ids.pop()
-        for text, parse_special in _runs(pieces, self._control):
+        for text, parse_special in runs(pieces, self._control):
             ids += self.tokenizer.encode(text, parse_special=parse_special)
         return tuple(ids)
 
@@ -100,7 +98,7 @@ class EngineBackend(Backend):
         sealed = (prompt.input_ids or ())[: prompt.sealed]
         starts = not sealed and not (prompt.tail and prompt.tail[0].trusted)
         rows = [
-            sealed + self.encode([*prompt.tail, Piece(choice + suffix)], start=starts)
+            sealed + await self.encode([*prompt.tail, Piece(choice + suffix)], start=starts)
             for choice in choices
         ]
         common = min(_common(row, prompt.input_ids or ()) for row in rows)
@@ -145,34 +143,10 @@ class EngineBackend(Backend):
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common beginning; at least one token stays to be scored."""
+    """Length of the common beginning."""
     length = 0
     for x, y in zip(a, b, strict=False):
         if x != y:
             break
         length += 1
     return length
-
-
-def _runs(pieces: Sequence[Piece], control: re.Pattern[str]) -> list[tuple[str, bool]]:
-    """(text, parse control tokens) of consecutive pieces.
-
-    Everything is one run, because a tokenizer must see neighbours together; only what looks like a
-    control token and is not entirely the template's own text becomes a plain run.
-    """
-    text = "".join(piece.text for piece in pieces)
-    trusted: list[tuple[int, int]] = []
-    position = 0
-    for piece in pieces:
-        if piece.trusted:
-            trusted.append((position, position + len(piece.text)))
-        position += len(piece.text)
-    runs: list[tuple[str, bool]] = []
-    begin = 0
-    for match in control.finditer(text):
-        if any(low <= match.start() and match.end() <= high for low, high in trusted):
-            continue
-        runs += [(text[begin : match.start()], True), (match.group(), False)]
-        begin = match.end()
-    runs.append((text[begin:], True))
-    return [(text, parse) for text, parse in runs if text]

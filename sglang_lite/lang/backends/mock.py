@@ -50,7 +50,7 @@ class Mock(Backend):
         self._delay = delay
         self._answer = _answering(answers)
 
-    def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...]:
+    async def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...]:
         """A token is a character."""
         return tuple(ord(character) for piece in pieces for character in piece.text)
 
