@@ -54,6 +54,10 @@ class Cursor:
         """The bytes that :meth:`step` does not refuse."""
         return [byte for byte in range(256) if self.step(byte)]
 
+    def describe(self) -> str:
+        """What may come next, in words."""
+        return f"text that begins with {describe_bytes(self.first_bytes())}"
+
 
 class LiteralCursor(Cursor):
     """Within a literal: ``text[at:]`` is still to come."""
@@ -89,6 +93,9 @@ class LiteralCursor(Cursor):
 
     def first_bytes(self) -> list[int]:
         return [self.text[self.at]]
+
+    def describe(self) -> str:
+        return repr(self.text[self.at :].decode(errors="backslashreplace"))
 
 
 class SetCursor(Cursor):
@@ -146,6 +153,12 @@ class SetCursor(Cursor):
 
     def first_bytes(self) -> list[int]:
         return [byte for byte, _, _ in branches(self.texts, self.low, self.high, self.depth)]
+
+    def describe(self) -> str:
+        shown = [text[self.depth :] for text in self.texts[self.low : self.high][:8]]
+        more = ", …" if self.high - self.low > len(shown) else ""
+        texts = ", ".join(repr(text.decode(errors="backslashreplace")) for text in shown)
+        return f"one of {texts}{more}"
 
 
 def narrow(texts: tuple[bytes, ...], low: int, high: int, depth: int, byte: int) -> tuple[int, int]:
@@ -209,3 +222,20 @@ class TerminalCursor(Cursor):
 def set_cursor(node: LiteralSet) -> SetCursor:
     """The cursor at the start of a set of literals."""
     return SetCursor(node.texts, 0, len(node.texts), 0)
+
+
+def describe_bytes(found: list[int]) -> str:
+    """A few bytes as characters, ranges shortened; bytes beyond ASCII together."""
+    parts = []
+    low = 0
+    ascii_ = [byte for byte in found if byte < 0x80]
+    while low < len(ascii_):
+        high = low
+        while high + 1 < len(ascii_) and ascii_[high + 1] == ascii_[high] + 1:
+            high += 1
+        first, last = repr(chr(ascii_[low])), repr(chr(ascii_[high]))
+        parts.append(first if low == high else f"{first} to {last}")
+        low = high + 1
+    if len(ascii_) < len(found):
+        parts.append("a character beyond ASCII")
+    return ", ".join(parts)

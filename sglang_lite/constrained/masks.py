@@ -49,16 +49,14 @@ def _walk(automaton: Pushdown, configuration: Configuration) -> Recipe:
 
 
 def state_mask(automaton: Pushdown, state: State, eos: tuple[int, ...]) -> Row:
-    """The packed mask of a state, EOS where the text may end; memoised, not to be written to."""
-    if state.mask is None:
-        rows: list[Row] = []
-        tokens: list[int] = list(eos) if state.accepting else []
-        for configuration in state.configurations:
-            more_rows, more_tokens = recipe(automaton, configuration)
-            rows += more_rows
-            tokens += more_tokens
-        state.mask = _assemble(rows, tokens, automaton.tables.words)
-    return state.mask
+    """The packed mask of a state, EOS where the text may end; may be a shared row."""
+    rows: list[Row] = []
+    tokens: list[int] = list(eos) if state.accepting else []
+    for configuration in state.configurations:
+        more_rows, more_tokens = recipe(automaton, configuration)
+        rows += more_rows
+        tokens += more_tokens
+    return _assemble(rows, tokens, automaton.tables.words)
 
 
 def _assemble(rows: list[Row], tokens: list[int], words: int) -> Row:
@@ -72,7 +70,7 @@ def _assemble(rows: list[Row], tokens: list[int], words: int) -> Row:
             np.bitwise_or(mask, row, out=mask)
     if len(tokens) <= 3 * SHORT:
         # A byte view is several times faster than indexing numpy scalars.
-        view = memoryview(mask).cast("B")
+        view = memoryview(mask).cast("B")  # type: ignore[arg-type]
         for token in tokens:
             view[token >> 3] |= 1 << (token & 7)
     else:

@@ -25,14 +25,14 @@ class Progress(NamedTuple):
     """How far an object has come.
 
     ``position``: in schema order, the first member that may still come (all of them in any order).
-    ``seen``: bit mask of the members that came, as far as it matters.  ``count``: keys so far,
+    ``seen``: bit mask of the members that came, as far as it matters.  ``keys``: how many so far,
     clipped where more makes no difference.  ``started``: a comma is due.  ``names``: other keys so
     far, kept only while ``minimum`` wants more *distinct* keys.
     """
 
     position: int
     seen: int
-    count: int
+    keys: int
     started: bool
     names: frozenset[bytes] = frozenset()
 
@@ -84,17 +84,17 @@ class ObjectPlan:
         self, progress: Progress, position: int, seen: int, name: bytes | None
     ) -> Progress:
         presence = self.presence
-        count = progress.count + 1
+        keys = progress.keys + 1
         if presence.maximum is None:
-            count = min(count, presence.minimum)
+            keys = min(keys, presence.minimum)
         names = progress.names if name is None else progress.names | {name}
-        if count >= presence.minimum:
+        if keys >= presence.minimum:
             names = frozenset()
-        return Progress(position, seen, count, True, names)
+        return Progress(position, seen, keys, True, names)
 
     def tracks_names(self, progress: Progress) -> bool:
         """True where the next other key must differ from the ones before."""
-        return self.presence.minimum > 1 and progress.count < self.presence.minimum
+        return self.presence.minimum > 1 and progress.keys < self.presence.minimum
 
     def completable(self, progress: Progress) -> bool:
         """True where some further keys complete the object."""
@@ -111,7 +111,7 @@ class ObjectPlan:
             if self.in_order:
                 # Required members before the position did come, or it would not be there.
                 seen |= self.presence.required & ~(-1 << progress.position)
-            found = self.presence.completable(seen, open_, progress.count, spare)
+            found = self.presence.completable(seen, open_, progress.keys, spare)
             self._completable[progress] = found
         return found
 
@@ -121,7 +121,7 @@ class ObjectPlan:
         missing = presence.required & ~progress.seen
         if self.in_order:
             missing = presence.required & (-1 << progress.position)
-        if missing or progress.count < presence.minimum:
+        if missing or progress.keys < presence.minimum:
             return False
         return all(
             wanted & progress.seen or unwanted & ~progress.seen

@@ -131,7 +131,7 @@ class RepeatFrame(Frame):
             closure.work.append(below)
         started = counts[0] > 0
         for item, after in plan.steps(counts):
-            frames = (item, plan.frame(after))
+            frames: tuple[Frame, ...] = (item, plan.frame(after))
             if started:
                 frames = (*plan.separator, *frames)
             closure.work.append(automaton.push(frames, below))

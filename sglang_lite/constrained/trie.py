@@ -102,6 +102,29 @@ class Trie:
             found = self._interned.setdefault(nodes, Place(self, nodes))
         return found
 
+    def walk(self, text: bytes) -> Place | None:
+        """The place after ``text``, None where no token goes on."""
+        place: Place | None = self.root
+        for byte in text:
+            hop = place.get(byte) if place is not None else None
+            if hop is None:
+                return None
+            place = hop.place
+        return place
+
+    def longest_match(self, text: bytes, start: int) -> tuple[int, int]:
+        """(id, length) of the longest token at ``text[start:]``; length 0 where there is none."""
+        found, length = -1, 0
+        place: Place | None = self.root
+        for end in range(start, len(text)):
+            hop = place.get(text[end]) if place is not None else None
+            if hop is None:
+                break
+            if hop.tokens:
+                found, length = hop.tokens[0], end + 1 - start
+            place = hop.place
+        return found, length
+
     def tokens_at(self, nodes: Int32) -> Int32:
         """The ids that end at ``nodes``."""
         start = self.token_start[nodes]

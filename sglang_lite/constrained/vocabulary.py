@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from sglang_lite.constrained.tables import Tables
 from sglang_lite.constrained.trie import Trie
 from sglang_lite.errors import InvalidRequest, UnsupportedModel
 
@@ -65,6 +66,11 @@ class Vocabulary:
     def trie(self) -> Trie:
         """The byte trie of all tokens that are text."""
         return Trie(self.token_bytes, (i for i, text in enumerate(self.token_bytes) if text))
+
+    @functools.cached_property
+    def tables(self) -> Tables:
+        """The token tables that all grammars of this vocabulary share."""
+        return Tables(self.trie, self.size)
 
     @functools.cached_property
     def missing_bytes(self) -> frozenset[int]:

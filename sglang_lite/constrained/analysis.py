@@ -1,0 +1,177 @@
+"""Checks of a language with rules: left recursion is refused, rules without any text are removed."""
+
+from __future__ import annotations
+
+from sglang_lite.constrained import ir
+from sglang_lite.errors import InvalidGrammar
+
+
+def prepare(language: ir.Language) -> ir.Language:
+    """``language`` without rules that derive no text; free for languages without rules.
+
+    Raises :class:`InvalidGrammar` for a rule that can begin with itself, or a name without a rule.
+    """
+    if not language.rules:
+        return language
+    nullable = _nullable_rules(language)
+    _refuse_left_recursion(language, nullable)
+    productive = _productive_rules(language)
+    if len(productive) == len(language.rules):
+        return language
+    dead = set(language.rules) - productive
+    rules = {name: _prune(node, dead) for name, node in language.rules.items() if name not in dead}
+    return ir.Language(_prune(language.root, dead), rules, language.warnings)
+
+
+def _children(node: ir.Node) -> list[ir.Node]:
+    if isinstance(node, (ir.Sequence, ir.Union)):
+        return list(node.items)
+    if isinstance(node, ir.Repeat):
+        items = [kind.item for kind in node.kinds]
+        return [*items, node.separator, *(item for row in node.head for item in row)]
+    if isinstance(node, ir.Object):
+        values = [member.value for member in node.members]
+        values += [extra.value for extra in node.extras]
+        return [*values, node.open, node.colon, node.comma, node.close]
+    return []
+
+
+def _nullable_rules(language: ir.Language) -> frozenset[str]:
+    known: frozenset[str] = frozenset()
+    while True:
+        found = frozenset(n for n, node in language.rules.items() if _nullable(node, known))
+        if found == known:
+            return known
+        known = found
+
+
+def _nullable(node: ir.Node, rules: frozenset[str]) -> bool:
+    if isinstance(node, ir.Empty):
+        return True
+    if isinstance(node, ir.Terminal):
+        return node.dfa.accepts(node.dfa.start)
+    if isinstance(node, ir.Counted):
+        return not node.minimum and not node.open and not node.close
+    if isinstance(node, ir.Sequence):
+        return all(_nullable(item, rules) for item in node.items)
+    if isinstance(node, ir.Union):
+        return any(_nullable(item, rules) for item in node.items)
+    if isinstance(node, ir.Repeat):
+        if not node.minimum and not any(kind.minimum for kind in node.kinds):
+            return True
+        return all(_nullable(item, rules) for item in _children(node))
+    if isinstance(node, ir.Ref):
+        return node.name in rules
+    return False
+
+
+def _refuse_left_recursion(language: ir.Language, nullable: frozenset[str]) -> None:
+    first = {name: _first(node, nullable) for name, node in language.rules.items()}
+    done: set[str] = set()
+    for root in first:
+        path: dict[str, None] = {}
+        work = [(root, iter(first[root]))] if root not in done else []
+        path[root] = None
+        while work:
+            name, following = work[-1]
+            target = next(following, None)
+            if target is None:
+                work.pop()
+                path.pop(name, None)
+                done.add(name)
+            elif target not in first:
+                raise InvalidGrammar(f"rule {name!r} refers to {target!r}, which is not defined")
+            elif target in path:
+                raise InvalidGrammar(
+                    f"rule {target!r} is left-recursive: it can begin with itself; write the "
+                    "repetition with * or +, or put the recursion behind another symbol"
+                )
+            elif target not in done:
+                path[target] = None
+                work.append((target, iter(first[target])))
+
+
+def _first(node: ir.Node, nullable: frozenset[str]) -> list[str]:
+    """The rules that ``node`` may begin with."""
+    if isinstance(node, ir.Ref):
+        return [node.name]
+    if isinstance(node, ir.Sequence):
+        found: list[str] = []
+        for item in node.items:
+            found += _first(item, nullable)
+            if not _nullable(item, nullable):
+                break
+        return found
+    if isinstance(node, ir.Object):
+        return _first(node.open, nullable)
+    if isinstance(node, (ir.Union, ir.Repeat)):
+        return [name for item in _children(node) for name in _first(item, nullable)]
+    return []
+
+
+def _productive_rules(language: ir.Language) -> set[str]:
+    known: set[str] = set()
+    waiting = dict(language.rules)
+    while True:
+        found = [name for name, node in waiting.items() if _productive(node, known)]
+        if not found:
+            return known
+        known.update(found)
+        for name in found:
+            del waiting[name]
+
+
+def _productive(node: ir.Node, known: set[str]) -> bool:
+    if isinstance(node, ir.Never):
+        return False
+    if isinstance(node, ir.Ref):
+        return node.name in known
+    if isinstance(node, ir.Sequence):
+        return all(_productive(item, known) for item in node.items)
+    if isinstance(node, ir.Union):
+        return any(_productive(item, known) for item in node.items)
+    if isinstance(node, (ir.Repeat, ir.Object)):
+        # Which items or members are needed is what the constructors know: replace and see.
+        dead = {name for name in _refs(node) if name not in known}
+        return not dead or not _prune(node, dead).never
+    return True
+
+
+def _refs(node: ir.Node) -> set[str]:
+    found: set[str] = set()
+    work = [node]
+    while work:
+        here = work.pop()
+        if isinstance(here, ir.Ref):
+            found.add(here.name)
+        work += _children(here)
+    return found
+
+
+def _prune(node: ir.Node, dead: set[str]) -> ir.Node:
+    """``node`` with references to ``dead`` rules replaced by ``NEVER``, simplified."""
+    if isinstance(node, ir.Ref):
+        return ir.NEVER if node.name in dead else node
+    if isinstance(node, ir.Sequence):
+        return ir.sequence(*(_prune(item, dead) for item in node.items))
+    if isinstance(node, ir.Union):
+        return ir.union(*(_prune(item, dead) for item in node.items))
+    if isinstance(node, ir.Repeat):
+        kinds = [kind._replace(item=_prune(kind.item, dead)) for kind in node.kinds]
+        head = [tuple(_prune(item, dead) for item in row) for row in node.head]
+        separator = _prune(node.separator, dead)
+        return ir.repeat_kinds(kinds, node.minimum, node.maximum, separator, head)
+    if isinstance(node, ir.Object):
+        return ir.object_(
+            [member._replace(value=_prune(member.value, dead)) for member in node.members],
+            [extra._replace(value=_prune(extra.value, dead)) for extra in node.extras],
+            order=node.order,
+            minimum=node.minimum,
+            maximum=node.maximum,
+            clauses=node.clauses,
+            open=node.open,
+            colon=node.colon,
+            comma=node.comma,
+            close=node.close,
+        )
+    return node

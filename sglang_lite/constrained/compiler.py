@@ -1,0 +1,285 @@
+"""From constraints to compiled grammars: dispatch to the front ends, budgets, and a cache."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sglang_lite.constrained import analysis, budget, ir
+from sglang_lite.constrained.liveness import Liveness
+from sglang_lite.constrained.masks import state_mask
+from sglang_lite.constrained.pushdown import Pushdown, State
+from sglang_lite.constrained.tables import Row
+from sglang_lite.constrained.vocabulary import Vocabulary
+from sglang_lite.constraint import (
+    Choice,
+    Constraint,
+    Grammar,
+    JsonSchema,
+    PropertyOrder,
+    Regex,
+    StructuralTag,
+)
+from sglang_lite.errors import ConstraintError, GrammarTooComplex, InvalidRequest
+
+OnUnsupported = Literal["error", "warn"]
+
+BYTES_PER_STATE = 6000
+"""Rough memory of one state's objects, next to its mask."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Budgets; exceeding one raises :class:`GrammarTooComplex` with the figure.
+
+    * ``source_bytes``: size of a constraint's text
+    * ``seconds``: time to compile one
+    * ``cache_bytes``: memory of the compile cache, least recently used grammars leave first
+    * ``grammar_bytes``: memory of one grammar's states and masks; beyond it they are made anew
+    """
+
+    source_bytes: int = 4 << 20
+    seconds: float = 10.0
+    cache_bytes: int = 512 << 20
+    grammar_bytes: int = 128 << 20
+
+    def __post_init__(self) -> None:
+        for name in ("source_bytes", "seconds", "cache_bytes", "grammar_bytes"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+                raise InvalidRequest(name, value, "a positive number")
+
+
+class CompiledGrammar:
+    """A constraint ready to be matched; shared by any number of matchers and threads.
+
+    States and masks are made when a text first visits them.  Pickles as vocabulary and grammar.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, language: ir.Language, limits: Limits = Limits()
+    ) -> None:
+        """Raises :class:`ConstraintError` where no sequence of tokens satisfies ``language``."""
+        self.vocabulary = vocabulary
+        self.language = analysis.prepare(language)
+        self.limits = limits
+        if self.language.root.never:
+            raise ConstraintError("no text at all satisfies the constraint")
+        self.automaton = Pushdown(self.language, vocabulary.tables)
+        self._liveness: Liveness | None = None
+        if vocabulary.missing_bytes:
+            self._liveness = Liveness(vocabulary, self.automaton)
+            if not self._liveness.alive(self.automaton.start):
+                raise ConstraintError("no sequence of tokens writes a text of the constraint")
+        per_state = BYTES_PER_STATE + 4 * vocabulary.tables.words
+        self.max_states = max(64, limits.grammar_bytes // per_state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (CompiledGrammar, (self.vocabulary, self.language, self.limits))
+
+    def mask(self, state: State) -> Row:
+        """The packed mask of ``state`` (int32, not to be written to), EOS where the text may end."""
+        if state.mask is None:
+            if self.automaton.state_count > self.max_states:
+                self.automaton.clear()
+            mask = state_mask(self.automaton, state, self.vocabulary.eos_token_ids)
+            if self._liveness is not None:
+                mask = self._liveness.filter(state, mask)
+            state.mask = mask
+        return state.mask
+
+    def advance(self, state: State, token: int) -> State | None:
+        """The state after ``token`` (not an EOS), or None where the mask refuses it."""
+        try:
+            return state.tokens[token]
+        except KeyError:
+            text = self.vocabulary.token_bytes[token] if 0 <= token < self.vocabulary.size else b""
+            if not text:
+                return None
+        following = self.automaton.token(state, token, text)
+        if following is not None and self._liveness and not self._liveness.alive(following):
+            return None
+        return following
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What ``on_unsupported="warn"`` left out, one sentence each."""
+        return self.language.warnings
+
+    @property
+    def memory_size_bytes(self) -> int:
+        """Approximate memory of the states and masks made so far."""
+        per_state = BYTES_PER_STATE + 4 * self.vocabulary.tables.words
+        return per_state * self.automaton.state_count
+
+
+class GrammarCompiler:
+    """Compiles constraints for one vocabulary, with a cache; thread-safe.
+
+    Masks are made of many small long-lived objects, so the cyclic garbage collector costs two to
+    three times the work itself: call ``gc.freeze()`` once the model and the compiler stand, and
+    raise ``gc.set_threshold`` (or collect between requests).
+    """
+
+    def __init__(self, vocabulary: Vocabulary, limits: Limits | None = None) -> None:
+        self.vocabulary = vocabulary
+        self.limits = limits or Limits()
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[Any, CompiledGrammar] = OrderedDict()
+        self._busy: dict[Any, threading.Lock] = {}
+
+    # -- the constraints -------------------------------------------------------------------------
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        """The compiled grammar of any constraint.
+
+        Raises :class:`ConstraintError` (its subclasses say what is wrong where).
+        """
+        return self._cached(constraint, "error", None)
+
+    def compile_regex(self, pattern: str) -> CompiledGrammar:
+        """The whole text matches ``pattern`` (Python's syntax)."""
+        return self.compile(Regex(pattern))
+
+    def compile_json_schema(
+        self,
+        schema: str | bool | Mapping[str, Any] | type,
+        *,
+        property_order: PropertyOrder = "schema",
+        max_whitespace: int = 16,
+        separators: tuple[str, str] | None = None,
+        additional_properties: bool = True,
+        max_digits: int | None = None,
+        on_unsupported: OnUnsupported = "error",
+    ) -> CompiledGrammar:
+        """The text is a JSON value that satisfies ``schema``; see :class:`JsonSchema`.
+
+        ``separators`` = (between items, between key and value) fixes the whitespace altogether.
+        With ``on_unsupported="warn"`` a keyword that cannot be enforced is left out and named in
+        the grammar's ``warnings``; by default it raises :class:`UnsupportedSchema`.
+        """
+        spec = JsonSchema.of(
+            schema,
+            property_order=property_order,
+            max_whitespace=max_whitespace,
+            additional_properties=additional_properties,
+            max_digits=max_digits,
+        )
+        return self._cached(spec, on_unsupported, separators)
+
+    def compile_choice(self, choices: Iterable[str]) -> CompiledGrammar:
+        """The text is one of ``choices``."""
+        return self.compile(Choice(tuple(choices)))
+
+    def compile_grammar(
+        self, text: str, syntax: Literal["ebnf", "lark"] = "ebnf"
+    ) -> CompiledGrammar:
+        """The text derives from a grammar in (GB)NF's or Lark's notation."""
+        return self.compile(Grammar(text, syntax))
+
+    def compile_structural_tag(self, spec: str | Mapping[str, Any]) -> CompiledGrammar:
+        """Free text in which triggers start constrained tags."""
+        return self.compile(StructuralTag.of(spec))
+
+    def clear_cache(self) -> None:
+        """Forget all compiled grammars."""
+        with self._lock:
+            self._cache.clear()
+
+    @property
+    def cache_size_bytes(self) -> int:
+        """Approximate memory of the cached grammars."""
+        with self._lock:
+            return sum(grammar.memory_size_bytes for grammar in self._cache.values())
+
+    # -- cache -----------------------------------------------------------------------------------
+
+    def _cached(
+        self,
+        constraint: Constraint,
+        on_unsupported: OnUnsupported,
+        separators: tuple[str, str] | None,
+    ) -> CompiledGrammar:
+        key = (constraint, on_unsupported, separators)
+        with self._lock:
+            found = self._cache.get(key)
+            if found is not None:
+                self._cache.move_to_end(key)
+                return found
+            busy = self._busy.setdefault(key, threading.Lock())
+        with busy:
+            # Whoever waited here finds the grammar that the first thread made.
+            with self._lock:
+                found = self._cache.get(key)
+            if found is None:
+                found = self._compile(constraint, on_unsupported, separators)
+        with self._lock:
+            self._busy.pop(key, None)
+            self._cache[key] = found
+            self._evict()
+        return found
+
+    def _evict(self) -> None:
+        total = sum(grammar.memory_size_bytes for grammar in self._cache.values())
+        while total > self.limits.cache_bytes and len(self._cache) > 1:
+            _, oldest = self._cache.popitem(last=False)
+            total -= oldest.memory_size_bytes
+
+    def _compile(
+        self,
+        constraint: Constraint,
+        on_unsupported: OnUnsupported,
+        separators: tuple[str, str] | None,
+    ) -> CompiledGrammar:
+        size = _source_bytes(constraint)
+        if size > self.limits.source_bytes:
+            raise GrammarTooComplex(
+                f"the constraint has {size} bytes, the budget is {self.limits.source_bytes}"
+            )
+        try:
+            with budget.time_limit(self.limits.seconds):
+                language = _lower(constraint, on_unsupported, separators)
+                return CompiledGrammar(self.vocabulary, language, self.limits)
+        except RecursionError:
+            raise GrammarTooComplex("the constraint is nested too deeply") from None
+
+
+def _source_bytes(constraint: Constraint) -> int:
+    if isinstance(constraint, Regex):
+        return len(constraint.pattern)
+    if isinstance(constraint, JsonSchema):
+        return len(constraint.schema)
+    if isinstance(constraint, Choice):
+        return sum(map(len, constraint.choices))
+    return len(constraint.text if isinstance(constraint, Grammar) else constraint.spec)
+
+
+def _lower(
+    constraint: Constraint, on_unsupported: OnUnsupported, separators: tuple[str, str] | None
+) -> ir.Language:
+    """Ask the front end; imported late, so that a process pays for those that it uses."""
+    if isinstance(constraint, JsonSchema):
+        from sglang_lite.constrained.json_schema import lower_json_schema
+
+        return lower_json_schema(constraint, separators=separators, on_unsupported=on_unsupported)
+    if isinstance(constraint, Regex):
+        from sglang_lite.constrained.regex import lower_regex
+
+        return lower_regex(constraint.pattern)
+    if isinstance(constraint, Choice):
+        from sglang_lite.constrained.grammar import lower_choice
+
+        return lower_choice(constraint.choices)
+    if isinstance(constraint, Grammar):
+        from sglang_lite.constrained.grammar import lower_grammar
+
+        return lower_grammar(constraint.text, constraint.syntax)
+    if isinstance(constraint, StructuralTag):
+        from sglang_lite.constrained.structural_tag import lower_structural_tag
+
+        return lower_structural_tag(constraint.spec)
+    accepted = "Regex, JsonSchema, Choice, Grammar or StructuralTag"
+    raise InvalidRequest("constraint", constraint, accepted)

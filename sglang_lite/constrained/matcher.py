@@ -1,0 +1,256 @@
+"""The matcher: where one generated text stands in a compiled grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sglang_lite.constrained.compiler import CompiledGrammar
+from sglang_lite.constrained.pushdown import State
+from sglang_lite.errors import InvalidRequest
+
+Bitmask = NDArray[np.int32]
+
+MAX_JUMP = 1 << 16
+"""Bytes that one jump-forward string may have."""
+
+
+def allocate_token_bitmask(batch_size: int, vocab_size: int) -> Bitmask:
+    """An int32 array [batch_size, ceil(vocab_size / 32)], all bits 1.
+
+    Bit ``i % 32`` of word ``i // 32`` of a row says that token ``i`` is allowed.
+    """
+    return np.full((batch_size, (vocab_size + 31) // 32), -1, np.int32)
+
+
+class GrammarMatcher:
+    """Follows one text, token by token; the names are xgrammar's.
+
+    Not for several threads at once; matchers of one grammar may run in different threads.
+    No method raises for a token that the grammar refuses: ``accept_token`` returns False and
+    changes nothing.
+    """
+
+    __slots__ = ("_history", "_state", "_terminated", "compiled")
+
+    def __init__(self, compiled: CompiledGrammar) -> None:
+        self.compiled = compiled
+        self._state = compiled.automaton.start
+        self._terminated = False
+        self._history: list[State] = []
+
+    def fill_next_token_bitmask(self, bitmask: Bitmask, index: int = 0) -> None:
+        """Write the mask of the next token to row ``index`` of ``bitmask`` (int32 [B, W]).
+
+        ``W`` = ceil(vocabulary size / 32) words.  EOS bits are set exactly where the text so far is
+        complete; after an EOS only they are.
+        """
+        words = self.compiled.vocabulary.tables.words
+        if bitmask.dtype != np.int32 or bitmask.ndim != 2 or bitmask.shape[1] != words:
+            shown = f"{bitmask.dtype} {bitmask.shape}"
+            raise InvalidRequest("bitmask", shown, f"an int32 array [batch, {words}]")
+        if self._terminated:
+            bitmask[index] = self._only_eos()
+        else:
+            mask = self._state.mask
+            bitmask[index] = self.compiled.mask(self._state) if mask is None else mask
+
+    def _only_eos(self) -> Bitmask:
+        ids = np.array(self.compiled.vocabulary.eos_token_ids, np.int32)
+        return self.compiled.vocabulary.tables.pack(ids)
+
+    def accept_token(self, token_id: int) -> bool:
+        """Go on by one token; False, and nothing happens, if the mask refuses it."""
+        if self._terminated:
+            return False
+        if token_id in self.compiled.vocabulary.eos_token_ids:
+            if not self._state.accepting:
+                return False
+            self._history.append(self._state)
+            self._terminated = True
+            return True
+        following = self.compiled.advance(self._state, token_id)
+        if following is None:
+            return False
+        self._history.append(self._state)
+        self._state = following
+        return True
+
+    def accept_string(self, text: str | bytes) -> bool:
+        """Go on by ``text``, whatever its tokens; False, and nothing happens, if it is refused.
+
+        Counts as one step for :meth:`rollback`.
+        """
+        if self._terminated:
+            return False
+        state = self._state
+        for byte in text.encode() if isinstance(text, str) else text:
+            following = self.compiled.automaton.step(state, byte)
+            if following is None:
+                return False
+            state = following
+        self._history.append(self._state)
+        self._state = state
+        return True
+
+    def rollback(self, num_tokens: int = 1) -> None:
+        """Undo the last ``num_tokens`` accepted steps (an EOS is one); any number of them."""
+        if not 0 <= num_tokens <= len(self._history):
+            accepted = f"from 0 to the {len(self._history)} accepted tokens"
+            raise InvalidRequest("num_tokens", num_tokens, accepted)
+        if num_tokens:
+            self._state = self._history[-num_tokens]
+            del self._history[-num_tokens:]
+            self._terminated = False
+
+    def reset(self) -> None:
+        """Back to the beginning of the text."""
+        self._state = self.compiled.automaton.start
+        self._terminated = False
+        self._history = []
+
+    def fork(self) -> GrammarMatcher:
+        """A matcher at the same place, independent from now on."""
+        copy = GrammarMatcher(self.compiled)
+        copy._state = self._state
+        copy._terminated = self._terminated
+        copy._history = list(self._history)
+        return copy
+
+    def is_completed(self) -> bool:
+        """True where the text so far is a text of the grammar (it may still go on)."""
+        return self._state.accepting
+
+    def is_terminated(self) -> bool:
+        """True once an EOS was accepted."""
+        return self._terminated
+
+    @property
+    def num_steps(self) -> int:
+        """Accepted steps so far, which :meth:`rollback` can undo."""
+        return len(self._history)
+
+    # -- forced text -----------------------------------------------------------------------------
+
+    def find_jump_forward_string(self) -> str:
+        """The text that must come next, whole characters only; "" where there is a choice.
+
+        Ends where the text may end or more than one byte is possible.  Changes nothing.
+        """
+        text = self._forced()[0]
+        for cut in range(4):
+            try:
+                return text[: len(text) - cut].decode()
+            except UnicodeDecodeError:
+                continue
+        return ""
+
+    def _forced(self) -> tuple[bytes, State]:
+        """The forced bytes, and the state after them."""
+        state, text = self._state, bytearray()
+        while not (state.accepting or self._terminated) and len(text) < MAX_JUMP:
+            byte = _only_byte(state)
+            if byte is None:
+                break
+            following = self.compiled.automaton.step(state, byte)
+            if following is None:
+                break
+            text.append(byte)
+            state = following
+        return bytes(text), state
+
+    def find_forced_tokens(self, limit: int = 64) -> list[int]:
+        """Tokens that must come next in the tokenizer's own segmentation, at most ``limit``.
+
+        The forced text is cut the way the tokenizer would cut it.  Tokens near its end are held
+        back where a token of what may follow could begin inside them, so that forcing never
+        prevents a segmentation that the model would choose.  Changes nothing.
+        """
+        text, after = self._forced()
+        if not text or limit <= 0:
+            return []
+        end = self._first_crossing(text, after)
+        tokens: list[int] = []
+        position = 0
+        for token in self._segment(text):
+            position += len(self.compiled.vocabulary.token_bytes[token])
+            if position > end or len(tokens) == limit:
+                break
+            tokens.append(token)
+        return tokens
+
+    def _first_crossing(self, text: bytes, after: State) -> int:
+        """The first place in ``text`` at which a token begins that reaches beyond its end."""
+        if not after.configurations:
+            return len(text)
+        automaton = self.compiled.automaton
+        trie = self.compiled.vocabulary.trie
+        following = [byte for byte in range(256) if automaton.step(after, byte) is not None]
+        # A token cannot be longer than the longest one: earlier places need no look.
+        for start in range(max(0, len(text) - trie.longest), len(text)):
+            place = trie.walk(text[start:])
+            if place is not None and any(place.get(byte) is not None for byte in following):
+                return start
+        return len(text)
+
+    def _segment(self, text: bytes) -> list[int]:
+        vocabulary = self.compiled.vocabulary
+        if vocabulary.encode is not None:
+            try:
+                tokens = list(vocabulary.encode(text.decode()))
+            except UnicodeDecodeError:
+                tokens = []
+            if tokens and b"".join(vocabulary.token_bytes[t] for t in tokens) == text:
+                return tokens
+        return self._greedy(text)
+
+    def _greedy(self, text: bytes) -> list[int]:
+        """The longest token first, again and again."""
+        tokens: list[int] = []
+        trie = self.compiled.vocabulary.trie
+        position = 0
+        while position < len(text):
+            token, length = trie.longest_match(text, position)
+            if not length:
+                break
+            tokens.append(token)
+            position += length
+        return tokens
+
+    # -- for people ------------------------------------------------------------------------------
+
+    def describe(self) -> list[str]:
+        """What may come next, in words, one alternative an item."""
+        if self._terminated:
+            return ["nothing: the text has ended"]
+        found = [c.cursor.describe() for c in self._state.configurations]
+        if self._state.accepting:
+            found.append("the end of the text")
+        return list(dict.fromkeys(found))
+
+
+def _only_byte(state: State) -> int | None:
+    """The only byte that may come next, or None where there are several."""
+    found: int | None = None
+    for configuration in state.configurations:
+        for byte in configuration.cursor.first_bytes():
+            if found is not None and byte != found:
+                return None
+            found = byte
+    return found
+
+
+def batch_fill_next_token_bitmask(
+    matchers: Sequence[GrammarMatcher | None], bitmask: Bitmask
+) -> None:
+    """Fill row i of ``bitmask`` (int32 [B, W]) for ``matchers[i]``; None allows everything."""
+    if len(matchers) > len(bitmask):
+        accepted = f"an array with a row for each of the {len(matchers)} matchers"
+        raise InvalidRequest("bitmask", bitmask.shape, accepted)
+    for index, matcher in enumerate(matchers):
+        if matcher is None:
+            bitmask[index] = -1
+        else:
+            matcher.fill_next_token_bitmask(bitmask, index)
