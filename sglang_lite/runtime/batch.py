@@ -80,7 +80,8 @@ class Batch:
             write_slots[offset:after] = row.slots[row.start :]
             offset = after
         tensor = torch.from_numpy(host).to(device)
-        return cls(tuple(rows), *tensor[: 3 * new_tokens].view(3, -1), tensor[3 * new_tokens :])
+        input_ids, at, slots, wanted = tensor.split([new_tokens] * 3 + [len(logit_rows)])
+        return cls(tuple(rows), input_ids, at, slots, wanted)
 
     def plan(self, backend: AttentionBackend, window: int | None = None) -> Any:
         """The attention plan for layers with this sliding window; built once, used by all."""

@@ -103,9 +103,8 @@ def random_weights(config: dict[str, Any], seed: int) -> dict[str, torch.Tensor]
             ("mlp.down_proj", hidden, inner),
         ):
             weights[f"{layer}{name}.weight"] = normal(rows, columns)
-            if config["model_type"] == "qwen2" and name[-6:-5] in "qkv" and "self_attn" in name:
-                if "o_proj" not in name:
-                    weights[f"{layer}{name}.bias"] = normal(rows)
+            if config["model_type"] == "qwen2" and name[-6:] in ("q_proj", "k_proj", "v_proj"):
+                weights[f"{layer}{name}.bias"] = normal(rows)
         for name in ("input_layernorm", "post_attention_layernorm"):
             weights[f"{layer}{name}.weight"] = 1 + normal(hidden)
         if config["model_type"] == "qwen3":

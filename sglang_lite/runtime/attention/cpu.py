@@ -76,9 +76,11 @@ class TorchAttention:
             assert isinstance(tokens, slice)
             tokens, count = slice(tokens.start, tokens.start + batch), batch
             stride = _first(segments[1]) - _first(segment)
-        keys = segment.keys
-        if isinstance(keys, np.ndarray):
-            keys = torch.from_numpy(np.ascontiguousarray(keys)).to(self.device)
+        keys: slice | torch.Tensor | None
+        if isinstance(segment.keys, np.ndarray):
+            keys = torch.from_numpy(np.ascontiguousarray(segment.keys)).to(self.device)
+        else:
+            keys = segment.keys
         bias = blind = None
         if segment.mask is not None:
             seen = torch.from_numpy(segment.mask).to(self.device)

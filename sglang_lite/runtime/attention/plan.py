@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -181,7 +182,7 @@ def _segments_of(
 ) -> Iterator[Segment]:
     """One segment per long run of consecutive slots, and one for all the rest."""
     bounds = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1), len(slots)]
-    runs = list(zip(bounds[:-1], bounds[1:], strict=True))
+    runs = list(pairwise(bounds))
     long_runs = [(a, b) for a, b in runs if b - a >= MIN_RUN or len(runs) == 1]
     pieces: list[tuple[slice | np.ndarray, np.ndarray | None]] = []
     rest = np.ones(len(slots), dtype=bool)

@@ -32,7 +32,7 @@ class ReferenceAttention:
         """See :class:`AttentionBackend`; everything is read from the caches."""
         rows, window = plan
         heads, kv_heads = query.shape[1], key.shape[1]
-        outputs = []
+        outputs: list[torch.Tensor] = []
         for row in rows:
             for position in range(row.start, row.end):
                 first = 0 if window is None else max(0, position + 1 - window)

@@ -46,7 +46,7 @@ class ModelConfig:
     def from_dict(
         cls, raw: dict[str, Any], generation: dict[str, Any] | None = None
     ) -> ModelConfig:
-        """Read the fields from ``config.json``'s content; families name some of them differently."""
+        """Read the fields from ``config.json``'s content; families differ in some names."""
         generation = generation or {}
         text = {**raw, **raw.get("text_config", {})}
         layers = _first(text, "num_hidden_layers", "n_layer", "num_layers")

@@ -22,7 +22,7 @@ class Weights:
         self._files = {
             name: safe_open(folder / name, framework="pt") for name in _weight_files(folder)
         }
-        self._file_of = {key: file for file in self._files.values() for key in file.keys()}
+        self._file_of = {key: file for file in self._files.values() for key in file.keys()}  # noqa: SIM118
         self._unread = set(self._file_of)
 
     def __contains__(self, name: str) -> bool:

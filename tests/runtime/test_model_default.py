@@ -1,0 +1,139 @@
+"""The default model's real weights: greedy text equals transformers', however it is batched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sglang_lite.errors import ModelNotFound
+from sglang_lite.runtime.default_model import default_model_path
+from sglang_lite.runtime.models.loader import load_model
+from tests.runtime.test_model_decoder import Sequence, greedy, step
+
+pytestmark = pytest.mark.model
+
+PROMPTS = [
+    "The capital of France is",
+    "def fibonacci(n):\n",
+    "Once upon a time, in a small village by the sea,",
+    "<|im_start|>user\nName three primary colours.<|im_end|>\n<|im_start|>assistant\n",
+    "Q: What is 17 + 25?\nA:",
+    "The following is a list of animals: cat, dog,",
+    "import numpy as np\n\nx = np.",
+    "Water boils at",
+    '"To be, or not to be" was written by',
+    "人工智能是",
+]
+NEW_TOKENS = 64
+
+
+@pytest.fixture(scope="module")
+def folder():
+    try:
+        return default_model_path()
+    except ModelNotFound as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def prompts(folder):
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return [tokenizer.encode(text, add_special_tokens=False).ids for text in PROMPTS]
+
+
+def transformers_model(folder, dtype):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+
+@pytest.fixture(scope="module")
+def expected(folder, prompts):
+    """transformers' greedy continuations in float32."""
+    model = transformers_model(folder, torch.float32)
+    texts = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        # An explicit mask: generate() would otherwise hide the pad id inside the prompt.
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=NEW_TOKENS,
+            do_sample=False,
+            eos_token_id=None,
+        )
+        texts.append(out[0].tolist())
+    return texts
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return load_model(folder, kv_slots=2048, dtype="float32", device="cpu")
+
+
+def test_alone(model, prompts, expected):
+    for prompt, wanted in zip(prompts, expected, strict=True):
+        sequence = Sequence(prompt, range(len(prompt) + NEW_TOKENS))
+        greedy(model, [sequence], NEW_TOKENS)
+        assert sequence.tokens == wanted
+
+
+def test_in_one_batch(model, prompts, expected):
+    sequences = [Sequence(p, range(i * 128, i * 128 + 128)) for i, p in enumerate(prompts)]
+    greedy(model, sequences, NEW_TOKENS)
+    assert [s.tokens for s in sequences] == expected
+
+
+def test_with_scattered_slots_and_chunks(model, prompts, expected):
+    slots = np.random.default_rng(0).permutation(2048)
+    for i, (prompt, wanted) in enumerate(zip(prompts, expected, strict=True)):
+        sequence = Sequence(prompt, slots[i * 128 : i * 128 + 128])
+        for end in range(3, len(prompt), 3):
+            step(model, [sequence], [end])
+        greedy(model, [sequence], NEW_TOKENS)
+        assert sequence.tokens == wanted
+
+
+def test_forks_of_a_computed_prefix(model, prompts, expected):
+    """Eight sequences read one prompt's slots and compute only the last token themselves."""
+    prompt, wanted = prompts[3] * 4, None
+    parent = Sequence(prompt, range(len(prompt) + NEW_TOKENS))
+    greedy(model, [parent], 16)
+    wanted = parent.tokens
+    forks = []
+    for i in range(8):
+        own = range(500 + i * 40, 540 + i * 40)
+        forks.append(Sequence(prompt, [*range(len(prompt) - 1), *own]))
+        forks[-1].done = len(prompt) - 1
+    greedy(model, forks, 16)
+    assert [f.tokens for f in forks] == [wanted] * 8
+
+
+def kl_divergence(reference, other):
+    """Mean over positions of KL(reference || other), in nats."""
+    p, q = reference.log_softmax(-1), other.log_softmax(-1)
+    return (p.exp() * (p - q)).sum(-1).mean().item()
+
+
+def forced_logits(model, tokens):
+    """Logits of every position of a fixed text."""
+    sequence = Sequence(tokens, range(len(tokens)))
+    from sglang_lite.runtime.batch import Batch
+
+    batch = Batch.build([sequence.row(len(tokens))], np.array(tokens), np.arange(len(tokens)))
+    return model.logits(model.forward(batch))
+
+
+def test_bfloat16_is_as_close_to_float32_as_transformers(folder, model, expected):
+    ours = load_model(folder, kv_slots=256, dtype="bfloat16", device="cpu")
+    theirs = transformers_model(folder, torch.bfloat16)
+    mine, peer = [], []
+    for tokens in expected:
+        exact = forced_logits(model, tokens)
+        mine.append(kl_divergence(exact, forced_logits(ours, tokens)))
+        with torch.no_grad():
+            peer.append(kl_divergence(exact, theirs(torch.tensor([tokens])).logits[0].float()))
+    assert np.mean(mine) <= 1.2 * np.mean(peer)
