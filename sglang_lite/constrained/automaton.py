@@ -11,7 +11,7 @@ Every state of an automaton is *live*: some text leads from it to acceptance.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -122,6 +122,17 @@ class Automaton:
             following = advance(mask) if mask else None
             targets.append(DEAD if following is None else self._number(following))
         return merge_arcs(partition, targets)
+
+    def _spelled(self, moves: Mapping[str, Hashable]) -> Arcs:
+        """The arcs of a state from its next characters and the keys that they lead to."""
+        if not moves:
+            return NO_ARCS
+        by_key: dict[Hashable, str] = {}
+        for character, key in moves.items():
+            by_key[key] = by_key.get(key, "") + character
+        partition, masks = refine(tuple(map(characters, by_key.values())))
+        targets = [self._number(key) for key in by_key]
+        return merge_arcs(partition, [targets[m.bit_length() - 1] if m else DEAD for m in masks])
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -247,11 +258,7 @@ class _Words(Automaton):
         for word in key:
             if word:
                 following.setdefault(word[0], []).append(word[1:])
-        if not following:
-            return NO_ARCS
-        partition, masks = refine(tuple(characters(c) for c in following))
-        targets = [self._number(tuple(rest)) for rest in following.values()]
-        return merge_arcs(partition, [targets[m.bit_length() - 1] if m else DEAD for m in masks])
+        return self._spelled({character: tuple(rest) for character, rest in following.items()})
 
 
 @lru_cache(maxsize=1024)
