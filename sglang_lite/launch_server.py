@@ -206,7 +206,8 @@ def _print_config(model_path: str | None, config: ServerConfig, options: dict[st
 def _run(model_path: str | None, config: ServerConfig, options: dict[str, Any]) -> None:
     from sglang_lite.errors import SglangLiteError
     from sglang_lite.runtime.server import banner
-    from sglang_lite.runtime.server.serve import bind, serve as serve_http
+    from sglang_lite.runtime.server.serve import bind
+    from sglang_lite.runtime.server.serve import serve as serve_http
 
     logging.basicConfig(
         level=str(options["log_level"]).upper(),

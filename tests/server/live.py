@@ -80,7 +80,7 @@ def serving(
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     live = Live(process, engine)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while wait and time.monotonic() < end and not failures:
         with contextlib.suppress(httpx.HTTPError):
             if live.http.get("/ready").status_code == 200:

@@ -36,7 +36,7 @@ def create_app(config: ServerConfig) -> tuple[ASGIApp, ServerContext]:
     app.state.server = server
     for module in (operations, openai_chat, native):
         app.include_router(module.router)
-    for kind in (ApiError, SglangLiteError, ValidationError, HTTPException):
+    for kind in (ApiError, SglangLiteError, ValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, handle)
     _describe_bodies(app)
     return Guard(app, server), server

@@ -25,6 +25,7 @@ from sglang_lite.errors import (
 MAX_MESSAGE = 1000
 """Characters of one error's message: a short request must not buy a long answer."""
 
+MAX_PARAM = 200
 MAX_ERRORS = 10
 
 _TYPES = {
@@ -56,7 +57,7 @@ class ApiError(Exception):
         self.status = status
         self.message = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "…"
         self.code = code
-        self.param = param
+        self.param = param and param[:MAX_PARAM]
         self.headers = dict(headers or {})
         if status >= 500 and "retry-after" not in self.headers:
             self.headers["x-should-retry"] = "false"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglang_lite.runtime.server.config import LOOPBACK, ServerConfig
@@ -49,10 +50,14 @@ class Guard:
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
-        exchange = _Exchange(send, request_id, headers.get("origin"))
+        exchange = _Exchange(send, request_id)
         body = _BoundedBody(receive, self._server.config.max_body_bytes)
         try:
             self._check(scope, headers)
+            exchange.origin = headers.get("origin")
+            if _is_preflight(scope, headers):
+                await _PREFLIGHT(scope, body.receive, exchange.send)
+                return
             await self._app(scope, body.receive, exchange.send)
         except ApiError as error:
             await exchange.refuse(error, scope, body.receive)
@@ -82,7 +87,9 @@ class Guard:
                 f"Pages of {origin[:100]!r} may not call this server (see --allowed-origins).",
                 code="origin_not_allowed",
             )
-        if self._key is not None and scope["path"] not in OPEN_PATHS:
+        # A browser sends its preflight without the key; the request itself will have it.
+        open_path = scope["path"] in OPEN_PATHS or _is_preflight(scope, headers)
+        if self._key is not None and not open_path:
             self._check_key(headers)
         if scope["method"] in ("POST", "PUT", "PATCH"):
             _check_body_headers(headers, self._server.config.max_body_bytes)
@@ -107,11 +114,11 @@ class Guard:
 class _Exchange:
     """The sending side of one request: adds headers, knows whether a response has begun."""
 
-    def __init__(self, send: Send, request_id: str, origin: str | None) -> None:
+    def __init__(self, send: Send, request_id: str) -> None:
+        self.status = 0
+        self.origin: str | None = None  # once it has passed the check
         self._send = send
         self._request_id = request_id
-        self._origin = origin
-        self.status = 0
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -119,9 +126,8 @@ class _Exchange:
             headers = MutableHeaders(scope=message)
             headers["x-request-id"] = self._request_id
             headers["x-content-type-options"] = "nosniff"
-            if self._origin is not None:
-                # Only origins that passed the check get this far with a 2xx.
-                headers["access-control-allow-origin"] = self._origin
+            if self.origin is not None:
+                headers["access-control-allow-origin"] = self.origin
                 headers["vary"] = "origin"
         await self._send(message)
 
@@ -144,6 +150,21 @@ class _BoundedBody:
         if self._seen > self._limit:
             raise _too_large(self._limit)
         return message
+
+
+_PREFLIGHT = Response(
+    status_code=204,
+    headers={
+        "access-control-allow-methods": "GET, POST, PUT",
+        "access-control-allow-headers": "authorization, content-type, x-api-key, x-request-id",
+        "access-control-max-age": "600",
+    },
+)
+
+
+def _is_preflight(scope: Scope, headers: Headers) -> bool:
+    """A browser asks whether a page of a foreign origin, which has been checked, may call."""
+    return scope["method"] == "OPTIONS" and "access-control-request-method" in headers
 
 
 def _check_body_headers(headers: Headers, limit: int) -> None:
