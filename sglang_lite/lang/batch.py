@@ -26,6 +26,8 @@ def in_body_pool(run: Run, body: Callable[[Any], Any], state: Any) -> Future[Any
     context = run.context.copy()
 
     def job() -> None:
+        if not result.set_running_or_notify_cancel():
+            return
         context.run(CURRENT_RUN.set, run)
         try:
             result.set_result(context.run(body, state))

@@ -7,6 +7,7 @@ message can be open (a ``gen`` inside it) while nothing of its end is known.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import re
@@ -42,8 +43,20 @@ class ChatTemplate:
         roles = (*history, role)
         gap = self._between(roles)[-2]
         if role == "assistant":
-            prompt = self._generation_prompt(tuple(history))
-            gap = gap if prompt is None else prompt
+            # Templates treat an answer that is the last message specially; this one may not be.
+            with contextlib.suppress(InvalidRequest):
+                gap = self._between((*roles, "user"))[len(roles) - 1]
+        return self._after(history, gap)
+
+    def generation_prefix(self, history: Sequence[str]) -> str:
+        """The control text after which the model writes its answer itself."""
+        try:
+            text = self._render(_messages(history), True)
+        except Exception:
+            return self.prefix(history, "assistant")
+        return self._after(history, _SENTINEL.split(text)[-1])
+
+    def _after(self, history: Sequence[str], gap: str) -> str:
         before = self.suffix(history) if history else ""
         # Some templates write a separator only where another message follows.
         return gap[len(before) :] if gap.startswith(before) else gap
@@ -56,14 +69,6 @@ class ChatTemplate:
             if roles[-1] == "system":
                 return ""  # it lives inside the user's message that has to follow
             raise
-
-    def _generation_prompt(self, history: tuple[str, ...]) -> str | None:
-        """What stands after the last content in a prompt that asks for an answer."""
-        try:
-            text = self._render(_messages(history), True)
-        except Exception:
-            return None
-        return _SENTINEL.split(text)[-1]
 
     def _between(self, roles: tuple[str, ...]) -> list[str]:
         """The control texts before, between and after the contents of messages of ``roles``."""

@@ -72,7 +72,9 @@ def argmax(scores: Sequence[float]) -> int:
 class _Scored(ChoicesSamplingMethod):
     """A method that is a score per choice and takes the best one."""
 
-    def scores(self, choices: list[str], tokens: list[list[float]]) -> list[float]:
+    def scores(
+        self, choices: list[str], means: list[float], tokens: list[list[float]]
+    ) -> list[float]:
         raise TypeError(f"{type(self).__name__} defines no scores")  # pragma: no cover
 
     def __call__(
@@ -84,7 +86,8 @@ class _Scored(ChoicesSamplingMethod):
         output_token_logprobs: list[list[Any]],
         unconditional_token_logprobs: list[list[Any]] | None = None,
     ) -> ChoicesDecision:
-        scores = self.scores(choices, [logprobs_of(entries) for entries in input_token_logprobs])
+        tokens = [logprobs_of(entries) for entries in input_token_logprobs]
+        scores = self.scores(choices, normalized_prompt_logprobs, tokens)
         meta = {
             "normalized_prompt_logprobs": normalized_prompt_logprobs,
             "input_token_logprobs": input_token_logprobs,
@@ -96,21 +99,27 @@ class _Scored(ChoicesSamplingMethod):
 class TokenLengthNormalized(_Scored):
     """The mean log probability per token; favours long, predictable choices."""
 
-    def scores(self, choices: list[str], tokens: list[list[float]]) -> list[float]:
-        return [mean(values) for values in tokens]
+    def scores(
+        self, choices: list[str], means: list[float], tokens: list[list[float]]
+    ) -> list[float]:
+        return list(means)
 
 
 class Sum(_Scored):
     """The log probability of the whole choice; favours short ones."""
 
-    def scores(self, choices: list[str], tokens: list[list[float]]) -> list[float]:
+    def scores(
+        self, choices: list[str], means: list[float], tokens: list[list[float]]
+    ) -> list[float]:
         return [math.fsum(values) for values in tokens]
 
 
 class ByteMean(_Scored):
     """The log probability per UTF-8 byte, which no tokenizer changes."""
 
-    def scores(self, choices: list[str], tokens: list[list[float]]) -> list[float]:
+    def scores(
+        self, choices: list[str], means: list[float], tokens: list[list[float]]
+    ) -> list[float]:
         lengths = [max(1, len(choice.encode())) for choice in choices]
         return [math.fsum(values) / n for values, n in zip(tokens, lengths, strict=True)]
 
@@ -121,9 +130,10 @@ class GreedyTokenSelection(_Scored):
     Rows that have ended go on with their own mean, so that a longer choice must beat it.
     """
 
-    def matrix(self, tokens: list[list[float]]) -> list[list[float]]:
-        width = max((len(values) for values in tokens), default=0)
-        return [values + [mean(values)] * (width - len(values)) for values in tokens]
+    def matrix(self, means: list[float], tokens: list[list[float]]) -> list[list[float]]:
+        width = max(len(values) for values in tokens)
+        rows = zip(means, tokens, strict=True)
+        return [values + [filler] * (width - len(values)) for filler, values in rows]
 
     def choose(self, matrix: list[list[float]]) -> int:
         """The index that survives all columns; the first of several."""
@@ -135,13 +145,15 @@ class GreedyTokenSelection(_Scored):
                 break
         return left[0]
 
-    def scores(self, choices: list[str], tokens: list[list[float]]) -> list[float]:
+    def scores(
+        self, choices: list[str], means: list[float], tokens: list[list[float]]
+    ) -> list[float]:
         return [math.fsum(values) for values in tokens]
 
     def __call__(self, **arguments: Any) -> ChoicesDecision:
         decision = super().__call__(**arguments)
         tokens = [logprobs_of(entries) for entries in arguments["input_token_logprobs"]]
-        matrix = self.matrix(tokens)
+        matrix = self.matrix(arguments["normalized_prompt_logprobs"], tokens)
         meta = {**(decision.meta_info or {}), "greedy_logprob_matrix": matrix}
         chosen = arguments["choices"][self.choose(matrix)]
         return ChoicesDecision(chosen, meta, decision.scores)
@@ -177,8 +189,10 @@ class UnconditionalLikelihoodNormalized(_Scored):
         }
         return ChoicesDecision(arguments["choices"][argmax(scores)], meta, scores)
 
-    def scores(self, choices: list[str], tokens: list[list[float]]) -> list[float]:
-        return [mean(values) for values in tokens]
+    def scores(
+        self, choices: list[str], means: list[float], tokens: list[list[float]]
+    ) -> list[float]:
+        return list(means)
 
 
 token_length_normalized = TokenLengthNormalized()

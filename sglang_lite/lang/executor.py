@@ -191,7 +191,7 @@ class Executor:
                 if pending is not None:
                     await pending
             except asyncio.CancelledError:
-                self.fail(ProgramCancelled(f"program {self.run.program!r} was cancelled"), item)
+                self.fail(self.run.stop_reason(), item)
                 raise
             except Exception as error:
                 self.fail(self._program_error(node, error), item)
@@ -207,7 +207,7 @@ class Executor:
             self.emit(VariableBegin(self.path, node.name))
             return run_select(self, node, variables[0])
         elif isinstance(node, ex.RoleBegin):
-            self._open_role(node.role)
+            self._open_role(node.role, node.answer)
         elif isinstance(node, ex.RoleEnd):
             self._close_role(node.role)
         elif isinstance(node, ex.ScopeBegin):
@@ -238,16 +238,30 @@ class Executor:
                 self.transcript.append_generated(piece.text, piece.token_ids, ids)
                 self.emit(TextEvent(self.path, piece.text))
 
-    def _open_role(self, role: str) -> None:
+    def _open_role(self, role: str, answer: bool) -> None:
         transcript = self.transcript
         if transcript.open_role is not None:
             accepted = f"no role inside another one, and {transcript.open_role} is open"
             raise InvalidRequest("role", role, accepted)
         history = [message.role for message in transcript.messages]
-        prefix = self.run.template().prefix(history, role)
+        template = self.run.template()
+        prefix = template.generation_prefix(history) if answer else template.prefix(history, role)
         transcript.open(role, prefix)
         self.emit(RoleEvent(self.path, role, begin=True))
         if prefix:
+            self.emit(TextEvent(self.path, prefix))
+
+    def begin_answer(self) -> None:
+        """Before a model writes: an answer that has not begun takes the generation prompt."""
+        transcript = self.transcript
+        if transcript.open_role != "assistant" or transcript.role_from != len(transcript.pieces):
+            return
+        history = [message.role for message in transcript.messages]
+        template = self.run.template()
+        prefix = template.generation_prefix(history)
+        if prefix != transcript.opening:
+            transcript.reopen(prefix)
+            self.emit(RetractEvent(self.path, len(transcript.text()) - len(prefix)))
             self.emit(TextEvent(self.path, prefix))
 
     def _close_role(self, role: str) -> None:
@@ -322,7 +336,7 @@ class Executor:
         if self._task is not None and not self._task.done():
             self._task.cancel()
         elif self.error is None:
-            self.fail(ProgramCancelled(f"program {self.run.program!r} was cancelled"))
+            self.fail(self.run.stop_reason())
 
     def wake_watchers(self) -> None:
         """Wake those who wait for a variable to be submitted (loop thread)."""
@@ -348,11 +362,13 @@ def fresh(error: BaseException | None) -> BaseException:
 
 
 def _flatten(expression: ex.Expression) -> list[Any]:
-    """The nodes in order; a select learns the literal that follows it."""
+    """The nodes in order; some learn what follows them."""
     nodes = list(_nodes(expression))
     for index, (node, following) in enumerate(itertools.pairwise(nodes)):
         if isinstance(node, ex.Select) and isinstance(following, ex.Text):
             nodes[index] = dataclasses.replace(node, follow=following.text)
+        elif isinstance(node, ex.RoleBegin) and isinstance(following, ex.Gen):
+            nodes[index] = dataclasses.replace(node, answer=node.role == "assistant")
     return nodes
 
 

@@ -144,10 +144,11 @@ class Select(Expression):
 
 @dataclass(frozen=True)
 class RoleBegin(Expression):
-    """Opens a message of ``role``."""
+    """Opens a message of ``role``; ``answer``: a ``gen`` follows at once."""
 
     role: str
     where: str = field(default="", compare=False)
+    answer: bool = False
 
 
 @dataclass(frozen=True)

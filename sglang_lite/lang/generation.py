@@ -26,6 +26,7 @@ log = logging.getLogger("sglang_lite")
 async def run_gen(executor: Executor, node: Gen, variable: Variable) -> None:
     """Generate, keep the token ids, fill the variable."""
     run = executor.run
+    executor.begin_answer()
     params = await resolve(executor, node)
     options = LogprobOptions(**{**run.logprob_fields, **node.logprobs})
     prompt = await executor.transcript.prompt(run.backend, node.name)

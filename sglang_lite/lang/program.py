@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import types
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -69,7 +70,7 @@ class SglFunction:
     def __get__(self, instance: Any, owner: Any = None) -> SglFunction:
         if instance is None:
             return self
-        return SglFunction(functools.partial(_call_method, self.func, instance), self.bound)
+        return SglFunction(types.MethodType(self.func, instance), self.bound)
 
     def bind(self, **arguments: Any) -> SglFunction:
         """The same program with some arguments fixed; a call may override them."""
@@ -337,7 +338,7 @@ def _names(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _parameters(func: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The program's own parameters: those after the state."""
     parameters = list(inspect.signature(func).parameters.values())
-    if parameters and parameters[0].name in ("self", "cls"):
+    if len(parameters) > 1 and parameters[0].name in ("self", "cls"):
         parameters = parameters[1:]
     if not parameters or parameters[0].kind not in (
         inspect.Parameter.POSITIONAL_ONLY,
@@ -345,10 +346,6 @@ def _parameters(func: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     ):
         raise InvalidRequest("func", func, "a function whose first parameter is the state")
     return {parameter.name: parameter for parameter in parameters[1:]}
-
-
-def _call_method(func: Callable[..., Any], instance: Any, *args: Any, **kwargs: Any) -> Any:
-    return func(instance, *args, **kwargs)
 
 
 async def _quietly(run: Run) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from sglang_lite.errors import ProgramError
+from sglang_lite.errors import ProgramCancelled, ProgramError
 from sglang_lite.lang.backends.base import Backend
 from sglang_lite.lang.chat_template import ChatTemplate
 from sglang_lite.lang.events import EventLog
@@ -113,14 +113,20 @@ class Run:
     def error(self) -> BaseException | None:
         """What failed and was not handled: the body, or a state that no join took care of."""
         if self.body_error is not None:
-            if isinstance(self.body_error, ProgramError):
-                return fresh(self.body_error)
-            cause = self.body_error
-            return ProgramError(self.program, "the program's body", None, _line(cause), cause)
+            return self.stop_reason()
         for executor in self.executors:
             if executor.error is not None and not executor.handled:
                 return executor.failure()
         return None
+
+    def stop_reason(self) -> BaseException:
+        """Why all states are stopped: the body has failed, or somebody cancelled."""
+        cause = self.body_error
+        if cause is None:
+            return ProgramCancelled(f"program {self.program!r} was cancelled")
+        if isinstance(cause, ProgramError):
+            return fresh(cause)
+        return ProgramError(self.program, "the program's body", None, _line(cause), cause)
 
     def request_cancel(self) -> None:
         """:meth:`cancel` from any thread."""

@@ -206,11 +206,17 @@ class ProgramState:
         )
 
     def sync(self) -> None:
-        """Wait until everything appended so far has been worked off."""
+        """Wait until everything appended is worked off; outside the program, until its end."""
         return self._settled(lambda: None)
 
     def _settled(self, read: Callable[[], Any]) -> Any:
+        outside = CURRENT_RUN.get() is not self._run
+
         async def settle() -> Any:
+            if outside:  # the body may be about to append more
+                await asyncio.wrap_future(self._run.ended)
+                if self._executor.path == ():
+                    self._raise_failure()
             barrier = self._executor.barrier()
             try:
                 await asyncio.wrap_future(barrier)
@@ -221,12 +227,15 @@ class ProgramState:
         return self._wait(settle)
 
     def error(self) -> BaseException | None:
-        """What made this state fail, or None; waits until all work is done, unless it failed."""
+        """What made this state fail, or None; waits like :meth:`sync`, but not once it failed."""
         if self._executor.error is not None:
             return self._executor.failure()
         own = self._executor.path == ()
+        outside = CURRENT_RUN.get() is not self._run
 
         async def settled_error() -> BaseException | None:
+            if outside:
+                await asyncio.wrap_future(self._run.ended)
             await self._executor.settled()
             if self._executor.error is not None:
                 return self._executor.failure()

@@ -184,6 +184,18 @@ class Transcript:
         self.append(prefix, trusted=True)
         self.open_role, self.role_from = role, len(self.pieces)
 
+    def reopen(self, prefix: str) -> None:
+        """Replace the control text that opened a message of which nothing is said yet."""
+        if self.pieces and self.pieces[-1].trusted:
+            self.pieces.pop()
+        self.append(prefix, trusted=True)
+        self.role_from = len(self.pieces)
+
+    @property
+    def opening(self) -> str:
+        """The control text that opened a message of which nothing is said yet."""
+        return self.pieces[-1].text if self.pieces and self.pieces[-1].trusted else ""
+
     def close(self, suffix: str) -> None:
         """End the open message."""
         self.messages.append(Message(self.open_role or "", self.text(self.role_from)))
