@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -18,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 from sglang_lite.constraint import Constraint
 from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime import native_api
-from sglang_lite.runtime.config import EngineConfig
+from sglang_lite.runtime.config import EngineConfig, kv_slots
 from sglang_lite.runtime.loop import EngineLoop
 from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.runtime.output_stream import OutputStream
 from sglang_lite.runtime.tokenizer import Tokenizer
 from sglang_lite.runtime.validation import check_request
-from sglang_lite.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from sglang_lite.constrained import CompiledGrammar, GrammarCompiler
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sglang_lite")
 
-Params = SamplingParams | dict[str, Any] | None
+Params = native_api.Params
 
 
 class Engine:
@@ -83,7 +83,41 @@ class Engine:
         log_level: str = "warning",
         decode_log_interval: int = 40,
     ) -> None:
-        raise SystemExit("the loader lands next")
+        # Torch and the kernels are imported when an engine is made, not with the package.
+        from sglang_lite.runtime.default_model import resolve_model_path
+        from sglang_lite.runtime.models.config import ModelConfig
+        from sglang_lite.runtime.models.loader import load_model, resolve_device, resolve_dtype
+
+        if not isinstance(logging.getLevelName(log_level.upper()), int):
+            raise InvalidRequest("log_level", log_level, "debug, info, warning, error or critical")
+        log.setLevel(log_level.upper())
+        folder = resolve_model_path(model_path)
+        model_config = ModelConfig.from_folder(folder)
+        where = resolve_device(device)
+        slots = kv_slots(
+            model_config,
+            resolve_dtype(dtype, model_config, where),
+            where,
+            weight_bytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")),
+            max_total_tokens=max_total_tokens,
+            mem_fraction_static=mem_fraction_static,
+        )
+        tokenizer = Tokenizer.from_pretrained(tokenizer_path or folder, chat_template)
+        model = load_model(
+            folder, dtype=dtype, device=device, quantization=quantization, kv_slots=slots
+        )
+        config = EngineConfig.of(
+            model,
+            context_length=context_length,
+            max_running_requests=max_running_requests,
+            chunked_prefill_size=chunked_prefill_size,
+            schedule_policy=schedule_policy,
+            max_queued_requests=max_queued_requests,
+            disable_radix_cache=disable_radix_cache,
+            random_seed=random_seed,
+            decode_log_interval=decode_log_interval,
+        )
+        self._start(model, tokenizer, config, served_model_name or folder.name)
 
     @classmethod
     def from_model(
@@ -102,6 +136,7 @@ class Engine:
     def _start(
         self, model: Model, tokenizer: Tokenizer, config: EngineConfig, served_model_name: str
     ) -> None:
+        tokenizer.extend(model.config.vocab_size, model.config.eos_token_ids)
         self.tokenizer = tokenizer
         self.model_config: ModelConfig = model.config
         self.context_length = config.context_length
@@ -141,10 +176,11 @@ class Engine:
         numbers), :class:`ConstraintError`, :class:`QueueFull`, or :class:`EngineError` after a
         shutdown or a fatal failure.
         """
+        submitted_at = time.perf_counter()
         check_request(request, self.model_config.vocab_size, self.config)
         constraint = request.sampling_params.constraint
         grammar = None if constraint is None else self.compile(constraint)
-        return self._loop.submit(request, grammar)
+        return self._loop.submit(request, grammar, submitted_at)
 
     async def asubmit(self, request: GenerateRequest) -> OutputStream:
         """:meth:`submit` for an event loop: a constraint is compiled in another thread."""
@@ -177,9 +213,28 @@ class Engine:
         """Generate for one prompt or a list; SGLang's dict(s) ``{text, output_ids, meta_info}``.
 
         A list gives a list, and so does ``n`` > 1.  With ``stream`` an iterator of dicts whose
-        ``text`` is cumulative; for several samples each dict has an ``index``.
+        ``text`` is cumulative; where a list is due, each has an ``index`` into it.
+        Raises like :meth:`submit`, and :class:`EngineError` where the engine fails on a request.
         """
-        raise SystemExit("the loop lands next")
+        batch = native_api.Batch.of(
+            self.tokenizer,
+            prompt,
+            input_ids,
+            sampling_params,
+            rid,
+            return_logprob=return_logprob,
+            logprob_start_len=logprob_start_len,
+            top_logprobs_num=top_logprobs_num,
+            token_ids_logprob=tuple(token_ids_logprob or ()),
+        )
+        samples = batch.samples(self.tokenizer.token_text if return_text_in_logprobs else None)
+        streams = self._submit_all(batch.requests)
+        if stream:
+            return native_api.stream_results(batch, samples, streams)
+        for number, outputs in enumerate(streams):
+            for output in outputs:
+                samples[number][output.index].add(output)
+        return batch.results(samples)
 
     async def async_generate(
         self,
@@ -196,7 +251,38 @@ class Engine:
         rid: str | Sequence[str] | None = None,
     ) -> dict[str, Any] | list[dict[str, Any]] | AsyncIterator[dict[str, Any]]:
         """:meth:`generate` for an event loop; with ``stream`` it returns an async iterator."""
-        raise SystemExit("the loop lands next")
+        batch = native_api.Batch.of(
+            self.tokenizer,
+            prompt,
+            input_ids,
+            sampling_params,
+            rid,
+            return_logprob=return_logprob,
+            logprob_start_len=logprob_start_len,
+            top_logprobs_num=top_logprobs_num,
+            token_ids_logprob=tuple(token_ids_logprob or ()),
+        )
+        samples = batch.samples(self.tokenizer.token_text if return_text_in_logprobs else None)
+        streams = await asyncio.to_thread(self._submit_all, batch.requests)
+        results = native_api.astream_results(batch, samples, streams)
+        if stream:
+            return results
+        async for _ in results:
+            pass
+        return batch.results(samples)
+
+    def _submit_all(self, requests: Sequence[GenerateRequest]) -> list[OutputStream]:
+        """Submit all or none."""
+        streams: list[OutputStream] = []
+        try:
+            # One by one, so that those before a refused one are known and can be aborted.
+            for request in requests:
+                streams.append(self.submit(request))  # noqa: PERF401
+        except BaseException:
+            for stream in streams:
+                stream.abort()
+            raise
+        return streams
 
     # Operations
 
@@ -207,6 +293,14 @@ class Engine:
     def stats(self) -> dict[str, Any]:
         """Numbers of now (running, waiting, slots) and counters since the start; never waits."""
         return self._loop.stats()
+
+    def snapshot(self, max_nodes: int = 200) -> dict[str, Any]:
+        """The radix tree's top, the slots, the running and waiting requests, as JSON values."""
+        shot = self._loop.call(lambda: self._loop.snapshot(max_nodes))
+        for node in shot["tree"]:
+            node["text"] = self.tokenizer.decode(node["tokens"], skip_special_tokens=False)[:60]
+            node["tokens"] = node.pop("length")
+        return shot
 
     def check(self) -> None:
         """Verify the invariants of scheduler, radix tree and KV pool between two steps.

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 
 from sglang_lite.errors import EngineError
 from sglang_lite.outputs import RequestOutput
+
+
+def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """Have an event loop run ``callback`` soon, from any thread; a closed loop has no readers."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback)
 
 
 class OutputStream:
@@ -63,6 +71,25 @@ class OutputStream:
         """True once the engine will add nothing more (there may be outputs left to read)."""
         return self._unfinished == 0 or self._error is not None
 
+    def subscribe(self, listener: Callable[[], None] | None) -> None:
+        """Have ``listener`` called, on the engine's thread, whenever there is something to take."""
+        with self._changed:
+            self._listener = listener
+            if listener is not None and (self._outputs or self.finished):
+                listener()
+
+    def take(self) -> tuple[list[RequestOutput], bool]:
+        """The outputs not yet read, without waiting, and whether they are the last ones.
+
+        Raises :class:`EngineError` of a failed request once its outputs have been taken.
+        """
+        with self._changed:
+            outputs = list(self._outputs)
+            self._outputs.clear()
+            if not outputs:
+                self._raise_error()
+            return outputs, self._unfinished == 0
+
     def __iter__(self) -> Iterator[RequestOutput]:
         return self
 
@@ -78,29 +105,19 @@ class OutputStream:
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
         loop = asyncio.get_running_loop()
         news = asyncio.Event()
-
-        def listener() -> None:
-            # A closed loop has nobody left to wake.
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(news.set)
-
-        with self._changed:
-            self._listener = listener
+        self.subscribe(partial(call_in, loop, news.set))
         try:
-            while True:
+            finished = False
+            while not finished:
+                await news.wait()
                 news.clear()
-                with self._changed:
-                    outputs = list(self._outputs)
-                    self._outputs.clear()
-                    finished = self.finished
+                outputs, finished = self.take()
                 for output in outputs:
                     yield output
-                if finished:
-                    self._raise_error()
-                    return
-                await news.wait()
+                if self.finished:
+                    news.set()
         finally:
-            self._listener = None
+            self.subscribe(None)
             self.abort()
 
     def _raise_error(self) -> None:

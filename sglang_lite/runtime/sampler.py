@@ -69,6 +69,11 @@ def uniform_noise(seed: int, position: int, sample: int) -> float:
     return ((bits >> 11) + 0.5) * 2.0**-53
 
 
+def derived_seed(seed: int, number: int) -> int:
+    """A seed for the ``number``-th request without one."""
+    return _mix(_mix((seed & _U64) + _GOLDEN) + _GOLDEN * (number + 1))
+
+
 def _mix(bits: int) -> int:
     bits &= _U64
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _U64

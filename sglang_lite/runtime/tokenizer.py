@@ -174,7 +174,10 @@ class Tokenizer:
         """The tokens' bytes, as :mod:`sglang_lite.constrained` wants them."""
         from sglang_lite.constrained import Vocabulary
 
-        return Vocabulary.from_tokenizer(self.backend, self.vocab_size, self.eos_token_ids)
+        vocabulary = Vocabulary.from_tokenizer(self.backend, self.vocab_size, self.eos_token_ids)
+        # Forced text is plain text too: it must not become a control token.
+        vocabulary.encode = self.encode
+        return vocabulary
 
     def _id_of(self, name: str) -> int | None:
         token = self._named.get(name)

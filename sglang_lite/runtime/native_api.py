@@ -1,0 +1,244 @@
+"""SGLang's dicts: from the arguments of ``Engine.generate`` to requests, and back from outputs.
+
+A result is ``{text, output_ids, meta_info}``.  Log probabilities are lists of
+``[logprob, token id, text or None]``; the logprob of a sequence's first token is None.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from sglang_lite.errors import InvalidRequest
+from sglang_lite.outputs import FinishReason, Logprobs, RequestOutput, TokenLogprob, Usage
+from sglang_lite.runtime.messages import GenerateRequest
+from sglang_lite.runtime.output_stream import OutputStream, call_in
+from sglang_lite.runtime.tokenizer import Tokenizer
+from sglang_lite.sampling_params import SamplingParams
+
+Params = SamplingParams | Mapping[str, Any] | None
+
+
+@dataclass
+class Batch:
+    """The requests of one call.  ``is_list``: the result is a list of dicts."""
+
+    requests: list[GenerateRequest]
+    is_list: bool
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: Tokenizer,
+        prompt: str | Sequence[str] | None,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
+        sampling_params: Params | Sequence[Params],
+        rid: str | Sequence[str] | None,
+        **logprob_options: Any,
+    ) -> Batch:
+        """Check and tokenise.  A text prompt may hold control tokens and gets BOS where the
+        tokenizer adds one.  Raises :class:`InvalidRequest`."""
+        prompts, is_list = _prompts(tokenizer, prompt, input_ids)
+        params = _per_prompt("sampling_params", sampling_params, len(prompts))
+        rids = _per_prompt("rid", rid, len(prompts))
+        if isinstance(rid, str) and len(prompts) > 1:
+            raise InvalidRequest("rid", rid, f"a list of {len(prompts)} names")
+        requests = [
+            GenerateRequest(
+                input_ids=tuple(ids),
+                sampling_params=_params(given),
+                rid=name or uuid.uuid4().hex,
+                **logprob_options,
+            )
+            for ids, given, name in zip(prompts, params, rids, strict=True)
+        ]
+        several = any(request.sampling_params.n > 1 for request in requests)
+        return cls(requests, is_list or several)
+
+    def samples(self, describe: Callable[[int], str] | None) -> list[list[Sample]]:
+        """An empty result for each sample of each request."""
+        return [
+            [Sample(request, index, describe) for index in range(request.sampling_params.n)]
+            for request in self.requests
+        ]
+
+    def results(self, samples: list[list[Sample]]) -> dict[str, Any] | list[dict[str, Any]]:
+        """The dicts, one or a list."""
+        dicts = [sample.to_dict() for several in samples for sample in several]
+        return dicts if self.is_list else dicts[0]
+
+
+def stream_results(
+    batch: Batch, samples: list[list[Sample]], streams: Sequence[OutputStream]
+) -> Iterator[dict[str, Any]]:
+    """A dict for each output of any of the streams, as they come."""
+    news: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number, stream in enumerate(streams):
+        stream.subscribe(partial(news.put, number))
+    open_streams = set(range(len(streams)))
+    try:
+        while open_streams:
+            number = news.get()
+            if number in open_streams:
+                outputs, finished = streams[number].take()
+                if finished:
+                    open_streams.discard(number)
+                for output in outputs:
+                    yield _progress(batch, samples, number, output)
+    finally:
+        for stream in streams:
+            stream.abort()
+
+
+async def astream_results(
+    batch: Batch, samples: list[list[Sample]], streams: Sequence[OutputStream]
+) -> AsyncIterator[dict[str, Any]]:
+    """:func:`stream_results` for an event loop."""
+    loop = asyncio.get_running_loop()
+    news: asyncio.Queue[int] = asyncio.Queue()
+    for number, stream in enumerate(streams):
+        stream.subscribe(partial(call_in, loop, partial(news.put_nowait, number)))
+    open_streams = set(range(len(streams)))
+    try:
+        while open_streams:
+            number = await news.get()
+            if number in open_streams:
+                outputs, finished = streams[number].take()
+                if finished:
+                    open_streams.discard(number)
+                for output in outputs:
+                    yield _progress(batch, samples, number, output)
+    finally:
+        for stream in streams:
+            stream.abort()
+
+
+def _progress(
+    batch: Batch, samples: list[list[Sample]], number: int, output: RequestOutput
+) -> dict[str, Any]:
+    sample = samples[number][output.index]
+    sample.add(output)
+    result = sample.to_dict()
+    if batch.is_list:
+        earlier = sum(len(several) for several in samples[:number])
+        result["index"] = earlier + output.index
+    return result
+
+
+@dataclass
+class Sample:
+    """One sample's outputs put together.  ``describe`` gives a token's text for logprobs."""
+
+    request: GenerateRequest
+    index: int
+    describe: Callable[[int], str] | None = None
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
+    prompt_logprobs: Logprobs | None = None
+    finish_reason: FinishReason | None = None
+    usage: Usage = field(default_factory=Usage)
+
+    def add(self, output: RequestOutput) -> None:
+        """Append the deltas of one output."""
+        self.text += output.text
+        self.token_ids += output.token_ids
+        if output.logprobs is not None:
+            self.logprobs.append(output.logprobs)
+        self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
+        self.finish_reason = output.finish_reason
+        self.usage = output.usage
+
+    def to_dict(self) -> dict[str, Any]:
+        """SGLang's dict of everything so far."""
+        usage, several = self.usage, self.request.sampling_params.n > 1
+        reason = self.finish_reason.to_dict() if self.finish_reason else None
+        if reason is not None and reason["type"] == "length":
+            reason["length"] = usage.completion_tokens
+        meta: dict[str, Any] = {
+            "id": f"{self.request.rid}-{self.index}" if several else self.request.rid,
+            "finish_reason": reason,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "forced_tokens": usage.forced_tokens,
+            "compile_time": usage.compile_s,
+            "queue_time": usage.queue_s,
+            "ttft": usage.ttft_s,
+            "e2e_latency": usage.e2e_s,
+        }
+        if self.request.return_logprob:
+            meta |= self._logprob_fields()
+        return {"text": self.text, "output_ids": list(self.token_ids), "meta_info": meta}
+
+    def _logprob_fields(self) -> dict[str, Any]:
+        prompt = self.prompt_logprobs or Logprobs()
+        fields: dict[str, Any] = {
+            "input_token_logprobs": self._entries(prompt.tokens),
+            "output_token_logprobs": [
+                entry for part in self.logprobs for entry in self._entries(part.tokens)
+            ],
+        }
+        if self.request.top_logprobs_num:
+            fields["input_top_logprobs"] = self._lists(prompt.top)
+            fields["output_top_logprobs"] = [
+                entry for part in self.logprobs for entry in self._lists(part.top)
+            ]
+        if self.request.token_ids_logprob:
+            fields["input_token_ids_logprobs"] = self._lists(prompt.chosen_ids)
+            fields["output_token_ids_logprobs"] = [
+                entry for part in self.logprobs for entry in self._lists(part.chosen_ids)
+            ]
+        return fields
+
+    def _entries(self, entries: Sequence[TokenLogprob]) -> list[list[Any]]:
+        name = self.describe or (lambda token: None)
+        return [[value, token, name(token)] for value, token in entries]
+
+    def _lists(self, positions: Sequence[Sequence[TokenLogprob]]) -> list[list[list[Any]] | None]:
+        return [self._entries(entries) if entries else None for entries in positions]
+
+
+def _prompts(
+    tokenizer: Tokenizer,
+    prompt: str | Sequence[str] | None,
+    input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
+) -> tuple[list[Sequence[int]], bool]:
+    if (prompt is None) == (input_ids is None):
+        raise InvalidRequest("prompt", prompt, "a text or a list of texts, or else input_ids")
+    if input_ids is not None:
+        ids = list(input_ids)
+        if not ids:
+            raise InvalidRequest("input_ids", input_ids, "at least one token id")
+        if isinstance(ids[0], int):
+            return [ids], False  # type: ignore[list-item]
+        return ids, True  # type: ignore[return-value]
+    texts = [prompt] if isinstance(prompt, str) else list(prompt or ())
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest("prompt", prompt, "a text or a list of texts")
+    encoded = [
+        tokenizer.encode(text, add_special_tokens=True, parse_special=True) for text in texts
+    ]
+    return list(encoded), not isinstance(prompt, str)
+
+
+def _per_prompt(name: str, value: Any, count: int) -> list[Any]:
+    """One value for each prompt; a single one counts for all."""
+    if not isinstance(value, (list, tuple)):
+        return [value] * count
+    if len(value) != count:
+        raise InvalidRequest(name, value, f"one for each of the {count} prompts")
+    return list(value)
+
+
+def _params(given: Params) -> SamplingParams:
+    if isinstance(given, SamplingParams):
+        return given
+    if given is None or isinstance(given, Mapping):
+        return SamplingParams.from_dict(given)
+    raise InvalidRequest("sampling_params", given, "SamplingParams, a dict, or a list of them")
