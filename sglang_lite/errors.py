@@ -104,9 +104,18 @@ class UnsupportedSchema(ConstraintError):
 
 
 class InvalidGrammar(ConstraintError):
-    """A grammar text is malformed, or uses something that cannot be enforced."""
+    """A grammar text is malformed, or uses something that cannot be enforced.
+
+    ``line`` and ``column`` count from 1; both are None where no single place is to blame.
+    """
 
     code = "invalid_grammar"
+
+    def __init__(self, reason: str, where: tuple[int, int] | None = None) -> None:
+        self.reason = reason
+        self.line, self.column = where or (None, None)
+        place = "" if where is None else f"line {where[0]}, column {where[1]}: "
+        super().__init__(place + reason)
 
 
 class GrammarTooComplex(ConstraintError):
@@ -141,3 +150,64 @@ class RequestAborted(EngineError):
     """The request was aborted before it finished."""
 
     code = "request_aborted"
+
+
+class BackendError(SglangLiteError, RuntimeError):
+    """A remote backend failed or answered with something else than promised.
+
+    ``status`` is the HTTP status (None when no answer came), ``body`` the start of the answer.
+    """
+
+    code = "backend_error"
+
+    def __init__(self, message: str, status: int | None = None, body: str = "") -> None:
+        answer = "" if status is None else f" (HTTP {status})"
+        excerpt = f": {body[:500]}" if body else ""
+        super().__init__(f"{message}{answer}{excerpt}")
+        self.status = status
+        self.body = body
+
+
+class NotSupported(SglangLiteError, ValueError):
+    """This backend cannot do what was asked, so it refuses before it sends anything."""
+
+    code = "not_supported"
+
+
+class Incomplete(SglangLiteError, ValueError):
+    """A constrained or typed value was cut before it was whole; ``text`` is what there is."""
+
+    code = "incomplete_value"
+
+    def __init__(self, name: str, text: str, reason: str) -> None:
+        super().__init__(f"value of {name!r} is incomplete ({reason}); raise max_tokens: {text!r}")
+        self.name = name
+        self.text = text
+        self.reason = reason
+
+
+class ProgramError(SglangLiteError, RuntimeError):
+    """A prompt program failed; ``__cause__`` is the original exception.
+
+    ``program`` is the function's name, ``node`` the expression that failed in words, ``variable``
+    what it would have filled (or None) and ``where`` its source line, "file.py:12".
+    """
+
+    code = "program_error"
+
+    def __init__(
+        self, program: str, node: str, variable: str | None, where: str, cause: BaseException
+    ) -> None:
+        what = f"{type(cause).__name__}: {cause}"
+        super().__init__(f"program {program!r}, {node} at {where}: {what}")
+        self.program = program
+        self.node = node
+        self.variable = variable
+        self.where = where
+        self.__cause__ = cause
+
+
+class ProgramCancelled(SglangLiteError, RuntimeError):
+    """The program's run was cancelled, or left, before this value was there."""
+
+    code = "program_cancelled"
