@@ -157,6 +157,11 @@ class Tokenizer:
         return "".join(text for text, _ in pieces)
 
     @property
+    def named_tokens(self) -> Mapping[str, str]:
+        """Tokens with a role, such as ``eos_token``, as the tokenizer's files name them."""
+        return self._named
+
+    @property
     def control_tokens(self) -> Mapping[str, int]:
         """The tokens that no plain text can become: text to id."""
         return self._control

@@ -48,6 +48,8 @@ class ByteTokenizer:
     eos_token_ids = (EOS,)
     bos_token_id = None
     special_ids = (256, 257)
+    named_tokens = {"eos_token": "<|end|>"}
+    control_tokens = {"<|end|>": 256, "<|start|>": 257}
 
     def __init__(self) -> None:
         tokens = [bytes([byte]) for byte in range(256)] + [b"", b""]
@@ -56,7 +58,11 @@ class ByteTokenizer:
     def encode(
         self, text: str, *, add_special_tokens: bool = False, parse_special: bool = False
     ) -> list[int]:
-        return list(text.encode())
+        if not parse_special:
+            return list(text.encode())
+        parts = re.split(r"(<[|](?:end|start)[|]>)", text)
+        ids = [[self.control_tokens[p]] if p in self.control_tokens else p.encode() for p in parts]
+        return [token for part in ids for token in part]
 
     def decode(self, ids: Any, *, skip_special_tokens: bool = True) -> str:
         names = {} if skip_special_tokens else {256: b"<|end|>", 257: b"<|start|>"}

@@ -168,6 +168,8 @@ def test_what_the_runtime_endpoint_asks(live: Live) -> None:
         info = live.http.get(path).json()
         assert info["model_path"] == "models/toy"
         assert info["is_generation"] is True
+        assert info["chat_template"] == "<role>text"
+        assert info["control_tokens"] == ["<|end|>", "<|start|>"]
     for method in ("GET", "POST"):
         assert live.http.request(method, "/flush_cache").status_code == 200
     info = live.http.get("/server_info").json()

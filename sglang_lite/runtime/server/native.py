@@ -186,7 +186,7 @@ async def _prompts(server: ServerContext, body: GenerateBody) -> tuple[list[list
             raise invalid(f"{field}.{number}", "a prompt must not be empty")
         ids = item
         if isinstance(item, str):
-            ids = await encode(server.engine.tokenizer, item, add_special_tokens=True)
+            ids = await encode(server.engine.tokenizer, item)
         prompts.append(list(ids))
     return prompts, is_list
 
@@ -228,7 +228,11 @@ async def model_info(request: Request) -> dict[str, Any]:
     """What is served; ``RuntimeEndpoint`` reads ``model_path``."""
     server = server_of(request)
     engine = server.engine
+    tokenizer = engine.tokenizer
     return {
+        "chat_template": tokenizer.chat_template,
+        "named_tokens": dict(tokenizer.named_tokens),
+        "control_tokens": sorted(tokenizer.control_tokens),
         "model_path": server.model_path,
         "tokenizer_path": server.model_path,
         "served_model_name": server.model_name,

@@ -107,8 +107,18 @@ def _arguments(text: str) -> Any:
     return value if isinstance(value, dict) else text
 
 
-async def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
-    """Ids of a text; long ones in another thread."""
+async def encode(
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    add_special_tokens: bool = True,
+    parse_special: bool = True,
+) -> list[int]:
+    """Ids of a raw prompt; long ones in another thread.
+
+    Control tokens in a raw prompt are meant: clients apply chat templates themselves.
+    """
+    options = {"add_special_tokens": add_special_tokens, "parse_special": parse_special}
     if len(text) < 2000:
-        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
-    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        return tokenizer.encode(text, **options)
+    return await asyncio.to_thread(tokenizer.encode, text, **options)

@@ -1,0 +1,34 @@
+"""The bodies of ``/tokenize`` and ``/detokenize``; vLLM's fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_lite.runtime.server.schemas.chat import Message, Tool
+from sglang_lite.runtime.server.schemas.wire import WireModel
+
+
+class TokenizeRequest(WireModel):
+    """A text, or messages for the chat template.
+
+    ``parse_special``: control tokens written in ``prompt`` become control tokens.
+    """
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    tools: list[Tool] | None = None
+    add_special_tokens: bool = True
+    parse_special: bool = True
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(WireModel):
+    """Token ids."""
+
+    model: str | None = None
+    tokens: list[int]
+    skip_special_tokens: bool = False

@@ -1,0 +1,52 @@
+"""``/tokenize``, ``/detokenize``, ``/tokenizer_info``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server.live import Live, error_of, hello
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/tokenize"])
+def test_tokenize_text(live: Live, path: str) -> None:
+    body = live.post(path, prompt="né<|end|>", return_token_strs=True).json()
+    assert body == {
+        "count": 4,
+        "max_model_len": 512,
+        "tokens": [0x6E, 0xC3, 0xA9, 256],
+        "token_strs": ["n", "bytes:\\xc3", "bytes:\\xa9", "<|end|>"],
+    }
+
+
+def test_control_tokens_can_be_plain_text(live: Live) -> None:
+    body = live.post("/tokenize", prompt="<|end|>", parse_special=False).json()
+    assert body["tokens"] == list(b"<|end|>")
+
+
+def test_tokenize_messages(live: Live) -> None:
+    body = live.post("/tokenize", messages=hello(), add_generation_prompt=False).json()
+    assert bytes(body["tokens"]).decode() == "<user>hi\n"
+    assert body["token_strs"] is None
+
+
+def test_empty_text(live: Live) -> None:
+    assert live.post("/tokenize", prompt="").json()["tokens"] == []
+
+
+def test_round_trip(live: Live) -> None:
+    tokens = live.post("/tokenize", prompt="aé😀").json()["tokens"]
+    assert live.post("/detokenize", tokens=tokens).json()["prompt"] == "aé😀"
+
+
+def test_what_is_refused(live: Live) -> None:
+    assert error_of(live.post("/tokenize"))["param"] == "prompt"
+    assert error_of(live.post("/tokenize", prompt="a", messages=hello()))["param"] == "prompt"
+    assert error_of(live.post("/detokenize", tokens=[258]))["param"] == "tokens"
+    assert error_of(live.post("/detokenize", tokens=[-1]))["param"] == "tokens"
+
+
+def test_tokenizer_info(live: Live) -> None:
+    info = live.http.get("/tokenizer_info").json()
+    assert info["eos_token"] == "<|end|>"
+    assert info["bos_token"] is None
+    assert info["chat_template"] == "<role>text"
