@@ -94,7 +94,8 @@ def test_select_appends_stores_and_gives_the_distribution():
     state = program.run(backend=scored({"hot": -3.0, "cold": -1.0, "a": 0.0, "b": -1.0}))
     assert state.text() == "It is cold.a"
     assert state["x"] == "cold"
-    assert state.probs("x") == pytest.approx(dict(zip(["hot", "cold"], softmax([-3, -1]), strict=True))))
+    expected = dict(zip(["hot", "cold"], softmax([-3, -1]), strict=True))
+    assert state.probs("x") == pytest.approx(expected)
     assert state.get_meta_info("x")["normalized_prompt_logprobs"] == [-3.0, -1.0]
 
 
