@@ -133,7 +133,7 @@ class _Lowering:
         return expression.repeat_node(node, *_bounds(suffix[0], scope))
 
     def _atom(self, scope: Scope, atom: Branch, arguments: Arguments) -> ir.Node:
-        kind = atom.type if isinstance(atom, Token) else atom.data
+        kind = _kind(atom)
         if kind in ("group", "maybe"):
             node = self._alternatives(scope, atom.children[0], arguments)
             return ir.optional(node) if kind == "maybe" else node
@@ -160,12 +160,8 @@ class _Lowering:
     ) -> ir.Node | Definition:
         """A template's argument; a template may be passed on by its name."""
         value = argument.children[0]
-        if (
-            not isinstance(value, Token)
-            and value.data == "symbol"
-            and value.children[0].type == "RULE"
-        ):
-            name = value.children[0]
+        name = value.children[0] if _kind(value) == "symbol" else None
+        if name is not None and name.type == "RULE":
             found = arguments.get(name) or self._find(scope, name)
             if isinstance(found, ir.Node) or found.parameters:
                 return found
@@ -226,7 +222,7 @@ class _Lowering:
 
     def _part(self, scope: Scope, item: Branch) -> Expression:
         atom, *suffix = item.children
-        if isinstance(atom, Tree) and atom.data in ("group", "maybe"):
+        if _kind(atom) in ("group", "maybe"):
             part = self._terminal_alternatives(scope, atom.children[0])
             part = expression.repeat(part, 0, 1) if atom.data == "maybe" else part
         else:
@@ -248,6 +244,10 @@ class _Lowering:
             raise InvalidGrammar("%json is used in a terminal", where(atom, scope))
         read = string if atom.type == "STRING" else regexp
         return read(str(atom), where(atom, scope))
+
+
+def _kind(atom: Branch) -> str:
+    return atom.type if isinstance(atom, Token) else atom.data
 
 
 def _word_before(node: ir.Node, gap: ir.Node) -> ir.Node | None:
