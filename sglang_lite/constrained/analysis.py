@@ -1,8 +1,10 @@
-"""Checks of a language with rules: left recursion is refused, rules without any text are removed."""
+"""Checks of a language with rules: no left recursion, no rule without any text."""
 
 from __future__ import annotations
 
-from sglang_lite.constrained import ir
+from collections.abc import Callable, Mapping
+
+from sglang_lite.constrained import budget, ir
 from sglang_lite.errors import InvalidGrammar
 
 
@@ -13,9 +15,9 @@ def prepare(language: ir.Language) -> ir.Language:
     """
     if not language.rules:
         return language
-    nullable = _nullable_rules(language)
+    nullable = least(language.rules, _nullable)
     _refuse_left_recursion(language, nullable)
-    productive = _productive_rules(language)
+    productive = least(language.rules, _productive)
     if len(productive) == len(language.rules):
         return language
     dead = set(language.rules) - productive
@@ -36,16 +38,27 @@ def _children(node: ir.Node) -> list[ir.Node]:
     return []
 
 
-def _nullable_rules(language: ir.Language) -> frozenset[str]:
-    known: frozenset[str] = frozenset()
-    while True:
-        found = frozenset(n for n, node in language.rules.items() if _nullable(node, known))
-        if found == known:
-            return known
-        known = found
+def least(rules: Mapping[str, ir.Node], holds: Callable[[ir.Node, set[str]], bool]) -> set[str]:
+    """The smallest set of rules that is closed under ``holds(body, set)``.
+
+    A rule is looked at again only when one that it mentions has joined: linear in the rules.
+    """
+    users: dict[str, list[str]] = {}
+    for name, node in rules.items():
+        for other in rule_names(node):
+            users.setdefault(other, []).append(name)
+    true: set[str] = set()
+    queue = list(rules)
+    while queue:
+        budget.check()
+        name = queue.pop()
+        if name not in true and holds(rules[name], true):
+            true.add(name)
+            queue.extend(users.get(name, ()))
+    return true
 
 
-def _nullable(node: ir.Node, rules: frozenset[str]) -> bool:
+def _nullable(node: ir.Node, rules: set[str]) -> bool:
     if isinstance(node, ir.Empty):
         return True
     if isinstance(node, ir.Terminal):
@@ -65,7 +78,7 @@ def _nullable(node: ir.Node, rules: frozenset[str]) -> bool:
     return False
 
 
-def _refuse_left_recursion(language: ir.Language, nullable: frozenset[str]) -> None:
+def _refuse_left_recursion(language: ir.Language, nullable: set[str]) -> None:
     first = {name: _first(node, nullable) for name, node in language.rules.items()}
     done: set[str] = set()
     for root in first:
@@ -91,7 +104,7 @@ def _refuse_left_recursion(language: ir.Language, nullable: frozenset[str]) -> N
                 work.append((target, iter(first[target])))
 
 
-def _first(node: ir.Node, nullable: frozenset[str]) -> list[str]:
+def _first(node: ir.Node, nullable: set[str]) -> list[str]:
     """The rules that ``node`` may begin with."""
     if isinstance(node, ir.Ref):
         return [node.name]
@@ -109,18 +122,6 @@ def _first(node: ir.Node, nullable: frozenset[str]) -> list[str]:
     return []
 
 
-def _productive_rules(language: ir.Language) -> set[str]:
-    known: set[str] = set()
-    waiting = dict(language.rules)
-    while True:
-        found = [name for name, node in waiting.items() if _productive(node, known)]
-        if not found:
-            return known
-        known.update(found)
-        for name in found:
-            del waiting[name]
-
-
 def _productive(node: ir.Node, known: set[str]) -> bool:
     if isinstance(node, ir.Never):
         return False
@@ -132,12 +133,13 @@ def _productive(node: ir.Node, known: set[str]) -> bool:
         return any(_productive(item, known) for item in node.items)
     if isinstance(node, (ir.Repeat, ir.Object)):
         # Which items or members are needed is what the constructors know: replace and see.
-        dead = {name for name in _refs(node) if name not in known}
+        dead = {name for name in rule_names(node) if name not in known}
         return not dead or not _prune(node, dead).never
     return True
 
 
-def _refs(node: ir.Node) -> set[str]:
+def rule_names(node: ir.Node) -> set[str]:
+    """The rules that ``node`` mentions."""
     found: set[str] = set()
     work = [node]
     while work:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from sglang_lite.constrained import ir
+from sglang_lite.constrained import budget, ir
+from sglang_lite.constrained.analysis import least, rule_names
 from sglang_lite.errors import GrammarTooComplex, InvalidGrammar
 
 MAX_RULES = 200_000
@@ -57,7 +58,7 @@ class Rules:
         """
         self.nodes = _reachable(self.nodes, root)
         self._refuse_unproductive()
-        self._nullable = _least(self.nodes, self._is_nullable)
+        self._nullable = least(self.nodes, self._is_nullable)
         for name, node in self.nodes.items():
             self.nodes[name] = self._clean(node)
         root = self._clean(root)
@@ -65,6 +66,7 @@ class Rules:
         while groups := _left_recursive_groups(self.nodes, self._left_corners):
             written: set[str] = set()
             for group in groups:
+                budget.check()
                 members = dict.fromkeys(map(self._nonempty_rule, group))
                 self._write_wanted()
                 if written.isdisjoint(members):  # not the twin of a group that is done
@@ -74,7 +76,7 @@ class Rules:
         return ir.Language(root, _reachable(self.nodes, root))
 
     def _refuse_unproductive(self) -> None:
-        productive = _least(self.nodes, _is_productive)
+        productive = least(self.nodes, _is_productive)
         for name in self.nodes:
             if name not in productive and name in self.where:
                 raise InvalidGrammar(f"rule '{name}' can never end", self.where[name])
@@ -301,27 +303,6 @@ def _is_productive(node: ir.Node, productive: set[str]) -> bool:
     return not isinstance(node, ir.Never)
 
 
-def refs(node: ir.Node) -> Iterator[str]:
-    """The names of all rules that ``node`` mentions."""
-    if isinstance(node, ir.Ref):
-        yield node.name
-    elif isinstance(node, (ir.Sequence, ir.Union)):
-        for item in node.items:
-            yield from refs(item)
-    elif isinstance(node, ir.Repeat):
-        for kind in node.kinds:
-            yield from refs(kind.item)
-        for row in node.head:
-            for item in row:
-                yield from refs(item)
-        yield from refs(node.separator)
-    elif isinstance(node, ir.Object):
-        for part in (node.open, node.colon, node.comma, node.close):
-            yield from refs(part)
-        for value in (*(m.value for m in node.members), *(e.value for e in node.extras)):
-            yield from refs(value)
-
-
 def _renamed(node: ir.Node, prefix: str, known: dict[ir.Node, ir.Node]) -> ir.Node:
     """``node`` with ``prefix`` before the names of all rules."""
     found = known.get(node)
@@ -356,30 +337,14 @@ def _renamed(node: ir.Node, prefix: str, known: dict[ir.Node, ir.Node]) -> ir.No
 
 
 def _reachable(nodes: dict[str, ir.Node], root: ir.Node) -> dict[str, ir.Node]:
-    names = dict.fromkeys(refs(root))
+    names = dict.fromkeys(sorted(rule_names(root)))
     queue = list(names)
     for name in queue:
-        for other in refs(nodes[name]):
+        for other in sorted(rule_names(nodes[name])):
             if other not in names:
                 names[other] = None
                 queue.append(other)
     return {name: nodes[name] for name in queue}
-
-
-def _least(nodes: dict[str, ir.Node], holds: Callable[[ir.Node, set[str]], bool]) -> set[str]:
-    """The smallest set of rules that is closed under ``holds(body, set)``; linear in the rules."""
-    users: dict[str, list[str]] = {}
-    for name, node in nodes.items():
-        for other in set(refs(node)):
-            users.setdefault(other, []).append(name)
-    true: set[str] = set()
-    queue = list(nodes)
-    while queue:
-        name = queue.pop()
-        if name not in true and holds(nodes[name], true):
-            true.add(name)
-            queue.extend(users.get(name, ()))
-    return true
 
 
 def _left_recursive_groups(
