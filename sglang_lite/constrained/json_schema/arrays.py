@@ -1,0 +1,125 @@
+"""Array records as repetitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sglang_lite.constrained import ir
+from sglang_lite.constrained.json_schema import records as R
+from sglang_lite.constrained.json_schema.intersect import item_schema, least
+from sglang_lite.constrained.json_schema.negate import negated_terms
+from sglang_lite.constrained.json_schema.values import identity
+
+if TYPE_CHECKING:
+    from sglang_lite.constrained.json_schema.lower import Lowering
+
+MAX_DISTINCT = 64
+"""Largest finite set of items that uniqueItems is enforced over."""
+MAX_CONTAINS = 3
+"""Different contains of one array whose combinations are told apart."""
+
+
+def lower_array(to: Lowering, record: R.Array) -> ir.Node:
+    """The record as JSON text."""
+    if record.unique is not None and (record.max_items is None or record.max_items > 1):
+        items = _unique(to, record)
+    elif record.repeated is not None:
+        to.normaliser.refuse(record.repeated, "uniqueItems", "cannot be negated")
+        items = _items(to, record)
+    elif record.contains:
+        items = _containing(to, record)
+    else:
+        items = _items(to, record)
+    return ir.sequence(to.syntax.open_array, items, to.syntax.close_array)
+
+
+def _items(to: Lowering, record: R.Array) -> ir.Node:
+    head = record.prefix if record.max_items is None else record.prefix[: record.max_items]
+    full = record.max_items is not None and record.max_items <= len(head)
+    return ir.repeat(
+        ir.NEVER if full else to.value(record.rest),
+        record.min_items,
+        record.max_items,
+        to.syntax.comma,
+        [to.value(schema) for schema in head],
+    )
+
+
+def _containing(to: Lowering, record: R.Array) -> ir.Node:
+    """Every item is of one kind for each set of ``contains`` schemas that it is counted for.
+
+    Where a schema has no maximum an item may satisfy it without being counted, so its negation is
+    needed only beside a maximum.
+    """
+    wanted = record.contains
+    if len(wanted) > 1 or any(each.start > len(record.prefix) for each in wanted):
+        return _several(to, record)
+    each = wanted[0]
+    counted = to.value(R.both(record.rest, each.schema))
+    head = [
+        (_head(to, record, place, each, True), _head(to, record, place, each, False))
+        for place in range(max(len(record.prefix), each.start))
+    ]
+    return ir.repeat_kinds(
+        [
+            ir.Kind(counted, each.minimum, each.maximum),
+            ir.Kind(_uncounted(to, record.rest, each)),
+        ],
+        record.min_items,
+        record.max_items,
+        to.syntax.comma,
+        head,
+    )
+
+
+def _head(to: Lowering, record: R.Array, place: int, each: R.Contains, counts: bool) -> ir.Node:
+    schema = item_schema(record, place)
+    if place < each.start:
+        return ir.NEVER if counts else to.value(schema)
+    return to.value(R.both(schema, each.schema)) if counts else _uncounted(to, schema, each)
+
+
+def _uncounted(to: Lowering, schema: R.Conj, each: R.Contains) -> ir.Node:
+    if each.maximum is None:
+        return to.value(schema)
+    return ir.union(*(to.value(R.both(schema, negated)) for negated in negated_terms(each.schema)))
+
+
+def _several(to: Lowering, record: R.Array) -> ir.Node:
+    origin = record.contains[0].origin
+    assert origin is not None
+    to.normaliser.refuse(origin, "contains", "is combined with another contains on one array")
+    return _items(to, record._replace(contains=()))
+
+
+def _unique(to: Lowering, record: R.Array) -> ir.Node:
+    """Items from finite sets: one kind for each value, which may stand once."""
+    origin = record.unique
+    assert origin is not None
+    places = record.prefix if record.max_items is None else record.prefix[: record.max_items]
+    listed = [to.finite(schema) for schema in places]
+    rest_needed = record.max_items is None or record.max_items > len(places)
+    rest = to.finite(record.rest) if rest_needed else []
+    if rest is None or any(values is None for values in listed):
+        to.normaliser.refuse(origin, "uniqueItems", "needs items from a finite set")
+        return _containing(to, record) if record.contains else _items(to, record)
+    if record.contains:
+        to.normaliser.refuse(origin, "uniqueItems", "is combined with contains")
+        return _containing(to, record)
+    every = {identity(value): value for values in (*listed, rest) for value in values or ()}
+    if len(every) > MAX_DISTINCT:
+        to.normaliser.refuse(origin, "uniqueItems", f"has more than {MAX_DISTINCT} values")
+        return _items(to, record)
+    nodes = {mark: to.constant(value) for mark, value in every.items()}
+    allowed = {identity(value) for value in rest}
+    head = []
+    for values in listed:
+        here = {identity(value) for value in values or ()}
+        head.append(tuple(nodes[mark] if mark in here else ir.NEVER for mark in nodes))
+    return ir.repeat_kinds(
+        [ir.Kind(nodes[mark] if mark in allowed else ir.NEVER, 0, 1) for mark in nodes],
+        record.min_items,
+        least(record.max_items, len(every)),
+        to.syntax.comma,
+        head,
+    )

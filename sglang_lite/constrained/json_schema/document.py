@@ -1,0 +1,284 @@
+"""A schema document: its nodes, its draft, and what a reference in it points to.
+
+A :class:`Node` is one schema (an object or a boolean) at one place.  Nodes are made when they are
+first visited and are the same object for the same place, so that sets of nodes identify a merged
+schema and recursion ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any, Literal
+from urllib.parse import unquote, urldefrag, urljoin
+
+from sglang_lite.errors import GrammarTooComplex, InvalidSchema, UnsupportedSchema
+
+Draft = Literal[4, 6, 7, 2019, 2020]
+
+MAX_BYTES = 8 << 20
+"""Size of a schema's text above which it is refused."""
+
+ONE_SCHEMA = frozenset(
+    """additionalItems additionalProperties contains contentSchema else if items not propertyNames
+    then unevaluatedItems unevaluatedProperties""".split()
+)
+LIST_OF_SCHEMAS = frozenset("allOf anyOf oneOf prefixItems items".split())
+MAP_OF_SCHEMAS = frozenset(
+    "$defs definitions dependentSchemas dependencies patternProperties properties".split()
+)
+
+_DRAFTS: tuple[tuple[str, Draft], ...] = (
+    ("draft-03", 4),
+    ("draft-04", 4),
+    ("draft-06", 6),
+    ("draft-07", 7),
+    ("2019-09", 2019),
+    ("2020-12", 2020),
+)
+
+
+class Node:
+    """One schema of a document; identity is the place, so ``==`` is ``is``."""
+
+    __slots__ = ("index", "parent", "resource", "schema", "tokens")
+
+    def __init__(
+        self,
+        schema: Any,
+        parent: Node | None,
+        tokens: tuple[str, ...],
+        resource: Resource | None,
+        index: int,
+    ) -> None:
+        self.schema = schema
+        self.parent = parent
+        self.tokens = tokens
+        self.resource = resource
+        self.index = index
+
+    @property
+    def pointer(self) -> str:
+        """The JSON pointer of this place, as a fragment ("#/properties/a")."""
+        parts: list[str] = []
+        node: Node | None = self
+        while node is not None:
+            parts.extend(reversed(node.tokens))
+            node = node.parent
+        return "#" + "".join(
+            "/" + part.replace("~", "~0").replace("/", "~1") for part in reversed(parts)
+        )
+
+
+class Resource:
+    """A schema resource: a root schema or one with its own ``$id``, and its anchors."""
+
+    __slots__ = ("anchors", "dynamic_anchors", "recursive", "root", "uri")
+
+    def __init__(self, uri: str, root: Node) -> None:
+        self.uri = uri
+        self.root = root
+        self.recursive = (
+            isinstance(root.schema, dict) and root.schema.get("$recursiveAnchor") is True
+        )
+        self.anchors: dict[str, Node] = {}
+        self.dynamic_anchors: dict[str, Node] = {}
+
+
+class Document:
+    """Parses a schema's text, detects its draft and resolves references.
+
+    Raises :class:`InvalidSchema` for text that is no schema.
+    """
+
+    def __init__(self, text: str) -> None:
+        if len(text) > MAX_BYTES:
+            raise GrammarTooComplex(f"JSON Schema of {len(text)} characters; at most {MAX_BYTES}")
+        try:
+            root = json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
+        except RecursionError:
+            raise GrammarTooComplex("JSON Schema nested too deeply to be read") from None
+        except ValueError as error:
+            raise InvalidSchema("", f"not JSON: {error}") from None
+        if not isinstance(root, (dict, bool)):
+            raise InvalidSchema("", "a schema is an object or a boolean")
+        self._nodes: dict[int, Node] = {}
+        self._resources: dict[str, Resource] = {}
+        self._indexed = False
+        self._count = 0
+        self.draft: Draft = _draft_of(root)
+        self.dynamic = '"$dynamicRef"' in text or '"$recursiveRef"' in text
+        self.root = self._new(root, None, ())
+        if self.root.resource is None:
+            self.root.resource = self._resources[""] = Resource("", self.root)
+        self._resources.setdefault("", self.root.resource)
+
+    def child(self, parent: Node, *tokens: str) -> Node:
+        """The schema that lies ``tokens`` below ``parent``; raises if it is not a schema."""
+        schema = parent.schema
+        for token in tokens:
+            schema = schema[int(token)] if isinstance(schema, list) else schema[token]
+        return self.below(parent, schema, tokens)
+
+    def below(self, parent: Node, schema: Any, tokens: tuple[str, ...]) -> Node:
+        """As :meth:`child`, where the caller has the schema at hand."""
+        node = self._nodes.get(id(schema))
+        if node is not None and isinstance(schema, dict):
+            return node
+        if not isinstance(schema, (dict, bool)):
+            path = parent.pointer + "".join("/" + token for token in tokens)
+            raise InvalidSchema(path, "a schema is an object or a boolean")
+        return self._new(schema, parent, tokens)
+
+    def synthetic(self, parent: Node, schema: dict[str, Any], *tokens: str) -> Node:
+        """A schema that stands in no document but behaves as if it stood below ``parent``."""
+        return self._new(schema, parent, tokens)
+
+    def enter(self, node: Node, scope: tuple[Resource, ...]) -> tuple[Resource, ...]:
+        """The dynamic scope inside ``node``; empty in a document that never asks for it."""
+        if not self.dynamic or node.resource is None or node.resource in scope:
+            return scope
+        return (*scope, node.resource)
+
+    def resolve(self, node: Node, keyword: str, reference: str) -> Node:
+        """The node that ``reference``, the value of ``keyword`` at ``node``, points to.
+
+        Raises :class:`UnsupportedSchema` for a schema outside this document and
+        :class:`InvalidSchema` for a place that does not exist.
+        """
+        resource = node.resource
+        assert resource is not None
+        address, fragment = urldefrag(reference)
+        if address:
+            self._index()
+            uri = _join(resource.uri, address)
+            found = self._resources.get(uri.rstrip("#"))
+            if found is None:
+                raise UnsupportedSchema(
+                    node.pointer, keyword, f"refers to {reference!r}, which is not in the document"
+                )
+            resource = found
+        if not fragment:
+            return resource.root
+        if fragment.startswith("/"):
+            return self._walk(node, keyword, reference, resource.root, unquote(fragment))
+        self._index()
+        target = resource.anchors.get(unquote(fragment))
+        if target is None:
+            raise InvalidSchema(node.pointer, f"{keyword} {reference!r}: no such anchor")
+        return target
+
+    def resolve_dynamic(
+        self, node: Node, keyword: str, reference: str, scope: tuple[Resource, ...]
+    ) -> Node:
+        """``$dynamicRef`` and ``$recursiveRef``: the outermost schema of that dynamic anchor.
+
+        ``scope`` are the resources entered on the way to ``node``, outermost first.
+        """
+        target = self.resolve(node, keyword, reference)
+        if keyword == "$recursiveRef":
+            assert target.resource is not None
+            if target.resource.recursive and target is target.resource.root:
+                return next((entered.root for entered in scope if entered.recursive), target)
+            return target
+        self._index()
+        name = unquote(urldefrag(reference)[1])
+        assert target.resource is not None
+        if target.resource.dynamic_anchors.get(name) is not target:
+            return target
+        for entered in scope:
+            if name in entered.dynamic_anchors:
+                return entered.dynamic_anchors[name]
+        return target
+
+    def _walk(self, source: Node, keyword: str, reference: str, start: Node, pointer: str) -> Node:
+        node, schema, pending = start, start.schema, []
+        for part in pointer.split("/")[1:]:
+            token = part.replace("~1", "/").replace("~0", "~")
+            try:
+                schema = schema[int(token)] if isinstance(schema, list) else schema[token]
+            except (KeyError, IndexError, ValueError, TypeError):
+                raise InvalidSchema(
+                    source.pointer, f"{keyword} {reference!r} points to nothing"
+                ) from None
+            pending.append(token)
+            # Only dicts have an identity, and a schema with $id on the way changes the base.
+            if isinstance(schema, dict) and (id(schema) in self._nodes or self._own_id(schema)):
+                node, pending = self.below(node, schema, tuple(pending)), []
+        return self.below(node, schema, tuple(pending)) if pending else node
+
+    def _new(self, schema: Any, parent: Node | None, tokens: tuple[str, ...]) -> Node:
+        resource = parent.resource if parent is not None else None
+        node = Node(schema, parent, tokens, resource, self._count)
+        self._count += 1
+        if isinstance(schema, dict):
+            self._nodes[id(schema)] = node
+            own = self._own_id(schema)
+            if own is not None:
+                uri = _join(resource.uri if resource else "", own).rstrip("#")
+                node.resource = self._resources[uri] = Resource(uri, node)
+        return node
+
+    def _own_id(self, schema: dict[str, Any]) -> str | None:
+        """The ``$id`` that makes ``schema`` a resource of its own."""
+        own = schema.get("id" if self.draft == 4 else "$id")
+        if not isinstance(own, str) or own.startswith("#"):
+            return None
+        # Until draft 7 a $ref hides everything beside it.
+        return None if self.draft <= 7 and "$ref" in schema else own
+
+    def _index(self) -> None:
+        """Visit every subschema once, so that all identifiers and anchors are known."""
+        if self._indexed:
+            return
+        self._indexed = True
+        waiting = [self.root]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node.schema, dict):
+                self._anchor(node)
+                waiting.extend(self._subschemas(node))
+
+    def _anchor(self, node: Node) -> None:
+        resource, schema = node.resource, node.schema
+        assert resource is not None
+        own = schema.get("id" if self.draft == 4 else "$id")
+        if isinstance(own, str) and own.startswith("#") and len(own) > 1:
+            resource.anchors.setdefault(own[1:], node)
+        if isinstance(schema.get("$anchor"), str):
+            resource.anchors.setdefault(schema["$anchor"], node)
+        if isinstance(schema.get("$dynamicAnchor"), str):
+            resource.anchors.setdefault(schema["$dynamicAnchor"], node)
+            resource.dynamic_anchors.setdefault(schema["$dynamicAnchor"], node)
+
+    def _subschemas(self, node: Node) -> Iterator[Node]:
+        for keyword, value in node.schema.items():
+            if isinstance(value, (dict, bool)) and keyword in ONE_SCHEMA:
+                yield self.below(node, value, (keyword,))
+            elif isinstance(value, list) and keyword in LIST_OF_SCHEMAS:
+                for place, item in enumerate(value):
+                    if isinstance(item, dict):
+                        yield self.below(node, item, (keyword, str(place)))
+            elif isinstance(value, dict) and keyword in MAP_OF_SCHEMAS:
+                for name, item in value.items():
+                    if isinstance(item, dict):
+                        yield self.below(node, item, (keyword, name))
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _draft_of(root: Any) -> Draft:
+    declared = root.get("$schema") if isinstance(root, dict) else None
+    if isinstance(declared, str):
+        for mark, draft in _DRAFTS:
+            if mark in declared:
+                return draft
+    return 2020
+
+
+def _join(base: str, address: str) -> str:
+    # urljoin leaves an address alone when it does not know the base's scheme, as with urn:.
+    return urljoin(base, address) if base else address

@@ -1,0 +1,342 @@
+"""The keywords that assert something about one JSON type, read into records.
+
+Each reader checks the shape of its keyword (:class:`InvalidSchema` names pointer and reason) and
+fills the fields of one record.  Bounds may be written ``2.0``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from sglang_lite.constrained.json_schema import records as R
+from sglang_lite.constrained.json_schema.document import Document, Node, Resource
+from sglang_lite.constrained.json_schema.intersect import least
+from sglang_lite.constrained.json_schema.strings import is_known
+from sglang_lite.constrained.json_schema.values import (
+    check_exponent,
+    common_values,
+    is_integer,
+    kind_of,
+)
+from sglang_lite.errors import InvalidRegex, InvalidSchema
+
+Fields: TypeAlias = dict[str, Any]
+Scope: TypeAlias = tuple[Resource, ...]
+Refuse: TypeAlias = Callable[[Node, str, str], None]
+
+_TYPES: dict[str, R.Kind] = {
+    "null": "null",
+    "boolean": "boolean",
+    "number": "number",
+    "integer": "number",
+    "string": "string",
+    "array": "array",
+    "object": "object",
+}
+
+
+class Reader:
+    """Reads one schema object's own assertions; it never looks into subschemas."""
+
+    def __init__(self, document: Document, refuse: Refuse) -> None:
+        self.document = document
+        self._refuse = refuse
+
+    def read(self, node: Node, scope: Scope) -> R.Alternatives:
+        """The alternatives of ``node`` by type, enum, const and the keywords of each type."""
+        schema = node.schema
+        fields: dict[R.Kind, Fields] = {}
+        for keyword in schema:
+            entry = _READERS.get(keyword)
+            if entry is not None:
+                kind, read = entry
+                read(self, node, keyword, schema[keyword], scope, fields.setdefault(kind, {}))
+        types = _types(node, schema["type"]) if "type" in schema else None
+        if types is None and not fields and "enum" not in schema and "const" not in schema:
+            return R.EVERYTHING
+        result: R.Alternatives = {}
+        for kind, default in R.DEFAULTS.items():
+            if types is not None and kind not in types:
+                continue
+            if kind == "number" and types is not None and types["number"]:
+                fields.setdefault(kind, {})["integer"] = True
+            known = fields.get(kind)
+            result[kind] = (default._replace(**known) if known else default,)
+        for keyword in ("enum", "const"):
+            if keyword in schema:
+                result = _listed(node, keyword, schema[keyword], result)
+        return result
+
+    def usable(self, node: Node, keyword: str, match: R.Match) -> bool:
+        """False for a format that is an annotation and for a pattern that has been refused."""
+        try:
+            return is_known(match)
+        except InvalidRegex as error:
+            self._refuse(node, keyword, f"{match.text!r}: {error.reason}")
+            return False
+
+    def schema(self, node: Node, value: Any, tokens: tuple[str, ...], scope: Scope) -> R.Conj:
+        """The conjunction of one subschema of ``node``."""
+        if value is True:
+            return R.ANYTHING
+        if value is False:
+            return None
+        child = self.document.below(node, value, tokens)
+        return (R.Term(child, True, self.document.enter(child, scope)),)
+
+
+def _types(node: Node, value: Any) -> dict[R.Kind, bool]:
+    """The allowed types; True beside "number" where only integers are."""
+    names = value if isinstance(value, list) else [value]
+    result: dict[R.Kind, bool] = {}
+    for name in names:
+        kind = _TYPES.get(name) if isinstance(name, str) else None
+        if kind is None:
+            raise InvalidSchema(node.pointer + "/type", f"{name!r} is not a JSON type")
+        result[kind] = result.get(kind, True) and name == "integer"
+    return result
+
+
+def _listed(node: Node, keyword: str, value: Any, result: R.Alternatives) -> R.Alternatives:
+    """Narrow ``result`` to the values of enum or const."""
+    if keyword == "enum" and not isinstance(value, list):
+        raise InvalidSchema(node.pointer + "/enum", "enum is a list")
+    by_kind: dict[R.Kind, list[Any]] = {}
+    for item in value if keyword == "enum" else [value]:
+        if isinstance(item, (int, Decimal)):
+            check_exponent(item)
+        by_kind.setdefault(kind_of(item), []).append(item)
+    narrowed: R.Alternatives = {}
+    for kind, items in by_kind.items():
+        for record in result.get(kind, ()):
+            if isinstance(record, R.Null):
+                narrowed[kind] = (record,)
+            elif isinstance(record, R.Boolean):
+                allowed = record.allowed & frozenset(items)
+                if allowed:
+                    narrowed[kind] = (R.Boolean(allowed),)
+            else:
+                listed = tuple(items)
+                if record.values is not None:
+                    listed = common_values(record.values, listed) or ()
+                if listed:
+                    narrowed[kind] = (record._replace(values=listed),)
+    return narrowed
+
+
+def _count(node: Node, keyword: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
+        raise InvalidSchema(f"{node.pointer}/{keyword}", f"{value!r} is not a count")
+    if not is_integer(value) or value < 0:
+        raise InvalidSchema(f"{node.pointer}/{keyword}", f"{value} is not a count")
+    check_exponent(value)
+    return int(value)
+
+
+def _number(node: Node, keyword: str, value: Any) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
+        raise InvalidSchema(f"{node.pointer}/{keyword}", f"{value!r} is not a number")
+    check_exponent(value)
+    return Decimal(value)
+
+
+def _read_count(field: str, upper: bool) -> Callable[..., None]:
+    def read(
+        reader: Reader, node: Node, keyword: str, value: Any, scope: Scope, fields: Fields
+    ) -> None:
+        count = _count(node, keyword, value)
+        fields[field] = least(fields.get(field), count) if upper else count
+
+    return read
+
+
+def _read_bound(
+    reader: Reader, node: Node, keyword: str, value: Any, scope: Scope, fields: Fields
+) -> None:
+    side = "lower" if keyword.endswith("inimum") else "upper"
+    exclusive = keyword.startswith("exclusive")
+    if exclusive and isinstance(value, bool):
+        return  # Draft 4: it qualifies minimum and maximum, which look for it.
+    flag = "exclusiveMinimum" if side == "lower" else "exclusiveMaximum"
+    exclusive = exclusive or node.schema.get(flag) is True
+    bound = R.Bound(_number(node, keyword, value), exclusive)
+    known: R.Bound | None = fields.get(side)
+    if known is not None:
+        tighter = bound.value > known.value if side == "lower" else bound.value < known.value
+        same = bound.value == known.value and bound.exclusive
+        if not (tighter or same):
+            return
+    fields[side] = bound
+
+
+def _read_multiple(
+    reader: Reader, node: Node, keyword: str, value: Any, scope: Scope, fields: Fields
+) -> None:
+    divisor = _number(node, keyword, value)
+    if divisor <= 0:
+        raise InvalidSchema(f"{node.pointer}/{keyword}", f"{value} is not above 0")
+    fields["multiple_of"] = frozenset((divisor,))
+
+
+def _read_match(
+    reader: Reader, node: Node, keyword: str, value: Any, scope: Scope, fields: Fields
+) -> None:
+    if not isinstance(value, str):
+        raise InvalidSchema(f"{node.pointer}/{keyword}", f"{keyword} is a string")
+    match = R.Match("pattern" if keyword == "pattern" else "format", value)
+    if reader.usable(node, keyword, match):
+        fields["matches"] = fields.get("matches", frozenset()) | {match}
+
+
+def _read_items(
+    reader: Reader, node: Node, keyword: str, value: Any, scope: Scope, fields: Fields
+) -> None:
+    """``prefixItems`` and ``items``, or ``items`` as a list and ``additionalItems``, once."""
+    if "evaluated" in fields:
+        return
+    schema = node.schema
+    items, rest_key = schema.get("items"), "items"
+    prefix_key, prefix = "prefixItems", schema.get("prefixItems")
+    if isinstance(items, list):
+        prefix_key, prefix, rest_key = "items", items, "additionalItems"
+    elif keyword == "additionalItems":
+        return  # Without a list of items it has no meaning.
+    if prefix is not None:
+        if not isinstance(prefix, list):
+            raise InvalidSchema(f"{node.pointer}/{prefix_key}", "a list of schemas")
+        fields["prefix"] = tuple(
+            reader.schema(node, item, (prefix_key, str(place)), scope)
+            for place, item in enumerate(prefix)
+        )
+    fields["evaluated"] = len(fields.get("prefix", ()))
+    if rest_key in schema:
+        fields["rest"] = reader.schema(node, schema[rest_key], (rest_key,), scope)
+        fields["evaluated"] = None
+
+
+def _read_contains(
+    reader: Reader, node: Node, keyword: str, value: Any, scope: Scope, fields: Fields
+) -> None:
+    wanted = reader.schema(node, value, ("contains",), scope)
+    schema = node.schema
+    minimum = _count(node, "minContains", schema.get("minContains", 1))
+    maximum = None
+    if "maxContains" in schema:
+        maximum = _count(node, "maxContains", schema["maxContains"])
+    fields["contains"] = (R.Contains(wanted, minimum, maximum, 0, node),)
+    if reader.document.draft >= 2020:
+        fields["marks"] = (wanted,)
+
+
+def _read_unique(
+    reader: Reader, node: Node, keyword: str, value: Any, scope: Scope, fields: Fields
+) -> None:
+    if not isinstance(value, bool):
+        raise InvalidSchema(f"{node.pointer}/{keyword}", f"{keyword} is a boolean")
+    if value:
+        fields["unique"] = node
+
+
+def _read_required(
+    reader: Reader, node: Node, keyword: str, value: Any, scope: Scope, fields: Fields
+) -> None:
+    if isinstance(value, bool):
+        return  # Draft 3 wrote it into the property; drafts 4 and later give it no meaning.
+    fields["required"] = _names(node, keyword, value)
+
+
+def _names(node: Node, keyword: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise InvalidSchema(f"{node.pointer}/{keyword}", "a list of names")
+    return tuple(dict.fromkeys(value))
+
+
+def _read_members(
+    reader: Reader, node: Node, keyword: str, value: Any, scope: Scope, fields: Fields
+) -> None:
+    """``properties``, ``patternProperties`` and ``additionalProperties`` make one layer, once."""
+    if "layers" in fields:
+        return
+    schema = node.schema
+    properties = _schemas(reader, node, "properties", scope)
+    patterns = _schemas(reader, node, "patternProperties", scope)
+    patterns = {
+        text: value
+        for text, value in patterns.items()
+        if reader.usable(node, "patternProperties", R.Match("pattern", text))
+    }
+    additional: R.Conj = R.ANYTHING
+    silent = "additionalProperties" not in schema
+    if not silent:
+        additional = reader.schema(
+            node, schema["additionalProperties"], ("additionalProperties",), scope
+        )
+    fields["layers"] = (R.Layer(properties, patterns, additional, silent, True, node),)
+
+
+def _schemas(reader: Reader, node: Node, keyword: str, scope: Scope) -> dict[str, R.Conj]:
+    value = node.schema.get(keyword)
+    if value is None and keyword not in node.schema:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidSchema(f"{node.pointer}/{keyword}", f"{keyword} is an object of schemas")
+    return {
+        name: reader.schema(node, schema, (keyword, name), scope) for name, schema in value.items()
+    }
+
+
+def _read_property_names(
+    reader: Reader, node: Node, keyword: str, value: Any, scope: Scope, fields: Fields
+) -> None:
+    names = reader.schema(node, value, (keyword,), scope)
+    if names is None:
+        fields["max_properties"] = 0
+    else:
+        fields["names"] = names
+
+
+def _read_dependent_required(
+    reader: Reader, node: Node, keyword: str, value: Any, scope: Scope, fields: Fields
+) -> None:
+    """``dependentRequired``, and the lists of names in ``dependencies``."""
+    if not isinstance(value, dict):
+        raise InvalidSchema(f"{node.pointer}/{keyword}", f"{keyword} is an object")
+    rules = []
+    for name, names in value.items():
+        if keyword == "dependencies" and isinstance(names, str):
+            names = [names]
+        if keyword == "dependencies" and not isinstance(names, list):
+            continue
+        rules.append((name, _names(node, f"{keyword}/{name}", names)))
+    fields["implies"] = fields.get("implies", ()) + tuple(rules)
+
+
+_READERS: dict[str, tuple[R.Kind, Callable[..., None]]] = {
+    "minimum": ("number", _read_bound),
+    "maximum": ("number", _read_bound),
+    "exclusiveMinimum": ("number", _read_bound),
+    "exclusiveMaximum": ("number", _read_bound),
+    "multipleOf": ("number", _read_multiple),
+    "minLength": ("string", _read_count("min_length", upper=False)),
+    "maxLength": ("string", _read_count("max_length", upper=True)),
+    "pattern": ("string", _read_match),
+    "format": ("string", _read_match),
+    "minItems": ("array", _read_count("min_items", upper=False)),
+    "maxItems": ("array", _read_count("max_items", upper=True)),
+    "items": ("array", _read_items),
+    "prefixItems": ("array", _read_items),
+    "additionalItems": ("array", _read_items),
+    "contains": ("array", _read_contains),
+    "uniqueItems": ("array", _read_unique),
+    "properties": ("object", _read_members),
+    "patternProperties": ("object", _read_members),
+    "additionalProperties": ("object", _read_members),
+    "required": ("object", _read_required),
+    "propertyNames": ("object", _read_property_names),
+    "minProperties": ("object", _read_count("min_properties", upper=False)),
+    "maxProperties": ("object", _read_count("max_properties", upper=True)),
+    "dependentRequired": ("object", _read_dependent_required),
+    "dependencies": ("object", _read_dependent_required),
+}

@@ -1,0 +1,144 @@
+"""From alternatives to IR nodes: one rule for each object or array that is visited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_lite.constrained import ir
+from sglang_lite.constrained.json_schema import records as R
+from sglang_lite.constrained.json_schema.arrays import lower_array
+from sglang_lite.constrained.json_schema.normalise import Normaliser
+from sglang_lite.constrained.json_schema.numbers import lower_number
+from sglang_lite.constrained.json_schema.objects import lower_object
+from sglang_lite.constrained.json_schema.satisfiable import satisfiable
+from sglang_lite.constrained.json_schema.strings import lower_string
+from sglang_lite.constrained.json_schema.syntax import Syntax
+from sglang_lite.constrained.json_schema.values import spell_scalar
+from sglang_lite.constrained.json_string import encode_key
+from sglang_lite.errors import GrammarTooComplex
+
+MAX_RULES = 50_000
+"""How many objects and arrays one schema may lower to."""
+
+
+class Lowering:
+    """Turns conjunctions into nodes, each conjunction once.
+
+    Objects and arrays become rules that wait in a list, so neither recursion in the schema nor
+    its depth shows in Python's stack.
+    """
+
+    def __init__(
+        self,
+        normaliser: Normaliser,
+        syntax: Syntax,
+        *,
+        property_order: ir.PropertyOrder,
+        additional_properties: bool,
+        max_digits: int | None,
+    ) -> None:
+        self.normaliser = normaliser
+        self.syntax = syntax
+        self.property_order = property_order
+        self.additional_properties = additional_properties
+        self.max_digits = max_digits
+        self.rules: dict[str, ir.Node] = {}
+        self._values: dict[tuple[R.Term, ...], ir.Node] = {}
+        self._waiting: list[tuple[str, R.Record]] = []
+        self._count = 0
+
+    def language(self, schema: R.Conj) -> tuple[ir.Node, dict[str, ir.Node]]:
+        """The root node and all rules."""
+        root = self.value(schema)
+        while self._waiting:
+            name, record = self._waiting.pop()
+            if isinstance(record, R.Object):
+                self.rules[name] = lower_object(self, record)
+            else:
+                assert isinstance(record, R.Array)
+                self.rules[name] = lower_array(self, record)
+        return root, self.rules
+
+    def value(self, schema: R.Conj) -> ir.Node:
+        """Any value that satisfies the conjunction."""
+        if schema is None:
+            return ir.NEVER
+        known = self._values.get(schema)
+        if known is None:
+            if satisfiable(self.normaliser, schema):
+                known = self._alternatives(self.normaliser.alternatives(schema))
+            else:
+                known = ir.NEVER
+            self._values[schema] = known
+        return known
+
+    def constant(self, value: Any) -> ir.Node:
+        """Exactly ``value``, with this syntax's whitespace."""
+        if isinstance(value, list):
+            items = [self.constant(item) for item in value]
+            body = ir.repeat(ir.NEVER, len(items), len(items), self.syntax.comma, items)
+            return ir.sequence(self.syntax.open_array, body, self.syntax.close_array)
+        if isinstance(value, dict):
+            members = [
+                ir.Member(encode_key(name), self.constant(item), True)
+                for name, item in value.items()
+            ]
+            return ir.object_(
+                members,
+                order=self.property_order,
+                open=self.syntax.open_object,
+                colon=self.syntax.colon,
+                comma=self.syntax.comma,
+                close=self.syntax.close_object,
+            )
+        return ir.literal(spell_scalar(value))
+
+    def finite(self, schema: R.Conj) -> list[Any] | None:
+        """The values of a conjunction if they are listed, else None."""
+        values: list[Any] = []
+        for records in self.normaliser.alternatives(schema).values():
+            for record in records:
+                if isinstance(record, R.Null):
+                    values.append(None)
+                elif isinstance(record, R.Boolean):
+                    values.extend(sorted(record.allowed))
+                elif record.values is not None:
+                    values.extend(record.values)
+                else:
+                    return None
+        return values
+
+    def closed(self, record: R.Object) -> R.Object:
+        """The record, without other keys where the option says so and the schema is silent."""
+        if self.additional_properties or not record.layers:
+            return record
+        if not all(layer.silent for layer in record.layers if layer.annotates):
+            return record
+        properties = {name: R.ANYTHING for layer in record.layers for name in layer.properties}
+        patterns = {text: R.ANYTHING for layer in record.layers for text in layer.patterns}
+        if not properties and not patterns:
+            return record
+        properties.update(dict.fromkeys(record.required, R.ANYTHING))
+        lid = R.Layer(properties, patterns, None, silent=False)
+        return record._replace(layers=(*record.layers, lid))
+
+    def _alternatives(self, found: R.Alternatives) -> ir.Node:
+        return ir.union(*(self._record(record) for records in found.values() for record in records))
+
+    def _record(self, record: R.Record) -> ir.Node:
+        if isinstance(record, R.String):
+            return lower_string(record)
+        if isinstance(record, R.Number):
+            return lower_number(record, self.max_digits)
+        if isinstance(record, R.Null):
+            return ir.literal("null")
+        if isinstance(record, R.Boolean):
+            return ir.literals("true" if value else "false" for value in record.allowed)
+        if record.values is not None:
+            return ir.union(*(self.constant(value) for value in record.values))
+        if self._count >= MAX_RULES:
+            raise GrammarTooComplex(f"JSON Schema lowers to more than {MAX_RULES} rules")
+        name = f"{'array' if isinstance(record, R.Array) else 'object'}{self._count}"
+        self._count += 1
+        self._waiting.append((name, record))
+        return ir.Ref(name)

@@ -1,0 +1,182 @@
+"""From a schema node to alternatives: all its keywords intersected, whatever their mix.
+
+Two tables carry the recursion.  ``expand`` maps one term to what it says; ``alternatives`` maps a
+conjunction of terms to what they say together.  Both are memoised by place, not by content, so a
+recursive schema comes back to a table entry; a reference that comes back to itself without going
+into a member or an item says nothing and is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_lite.constrained.json_schema import records as R
+from sglang_lite.constrained.json_schema.applicators import APPLICATORS, reference
+from sglang_lite.constrained.json_schema.document import Document, Node
+from sglang_lite.constrained.json_schema.intersect import intersect
+from sglang_lite.constrained.json_schema.keywords import Reader
+from sglang_lite.constrained.json_schema.membership import in_record
+from sglang_lite.constrained.json_schema.negate import negate
+from sglang_lite.constrained.json_schema.unevaluated import (
+    unevaluated_items,
+    unevaluated_properties,
+)
+from sglang_lite.constrained.json_schema.values import identity, kind_of
+from sglang_lite.errors import GrammarTooComplex, InvalidSchema, UnsupportedSchema
+
+MAX_DEPTH = 120
+"""How deeply in-place schemas (allOf, anyOf, $ref ...) may nest."""
+MAX_EXPANSIONS = 100_000
+"""How many terms and conjunctions one schema may expand to."""
+
+
+class SelfReference(InvalidSchema):
+    """A schema refers to itself without going into a member or an item."""
+
+
+class Normaliser:
+    """Expands the schemas of one document; see the module's text.
+
+    With ``warn`` a keyword that cannot be enforced is noted in ``warnings`` and left out instead
+    of raising :class:`UnsupportedSchema`.
+    """
+
+    def __init__(self, document: Document, *, warn: bool = False) -> None:
+        self.document = document
+        self.warn = warn
+        self.warnings: list[str] = []
+        self.reader = Reader(document, self.refuse)
+        self._expanded: dict[tuple[R.Term, bool], R.Alternatives] = {}
+        self._open: dict[R.Term, None] = {}
+        self._together: dict[tuple[R.Term, ...], R.Alternatives] = {}
+        self.satisfiable: dict[tuple[R.Term, ...], bool] = {}
+        self._constants: dict[Any, R.Term] = {}
+
+    def refuse(self, node: Node, keyword: str, reason: str) -> None:
+        """Raise :class:`UnsupportedSchema`, or note it where warnings were asked for."""
+        error = UnsupportedSchema(node.pointer, keyword, reason)
+        if not self.warn:
+            raise error
+        if str(error) not in self.warnings:
+            self.warnings.append(str(error))
+
+    def root(self) -> R.Conj:
+        """The conjunction of the document's root schema."""
+        schema = self.document.root.schema
+        if isinstance(schema, bool):
+            return R.ANYTHING if schema else None
+        scope = self.document.enter(self.document.root, ())
+        return (R.Term(self.document.root, True, scope),)
+
+    def alternatives(self, schema: R.Conj) -> R.Alternatives:
+        """What a conjunction allows; listed values are filtered through everything beside them."""
+        if schema is None:
+            return R.NOTHING
+        if not schema:
+            return R.EVERYTHING
+        known = self._together.get(schema)
+        if known is None:
+            result = self.expand(schema[0])
+            for term in schema[1:]:
+                result = intersect(result, self.expand(term))
+            known = self._together[schema] = self._filtered(result)
+        return known
+
+    def satisfies(self, value: Any, schema: R.Conj) -> bool:
+        """True if ``value`` satisfies the conjunction."""
+        records = self.alternatives(schema).get(kind_of(value), ())
+        return any(in_record(value, record, self.satisfies) for record in records)
+
+    def constant(self, origin: Node, value: Any) -> R.Term:
+        """The term of ``{"const": value}``."""
+        mark = identity(value)
+        term = self._constants.get(mark)
+        if term is None:
+            node = self.document.synthetic(origin, {"const": value})
+            term = self._constants[mark] = R.Term(node)
+        return term
+
+    def expand(self, term: R.Term, tracking: bool = False) -> R.Alternatives:
+        """What one term allows.
+
+        With ``tracking`` branches that evaluate different members or items are kept apart, which
+        only matters beside unevaluatedProperties and unevaluatedItems.
+        """
+        key = (term, tracking)
+        known = self._expanded.get(key)
+        if known is not None:
+            return known
+        if term in self._open:
+            raise SelfReference(
+                term.node.pointer, "refers to itself without going into a member or an item"
+            )
+        if len(self._open) >= MAX_DEPTH:
+            raise GrammarTooComplex(f"JSON Schema nests more than {MAX_DEPTH} schemas in place")
+        if len(self._expanded) + len(self._together) >= MAX_EXPANSIONS:
+            raise GrammarTooComplex(f"JSON Schema expands to more than {MAX_EXPANSIONS} schemas")
+        self._open[term] = None
+        try:
+            if term.positive:
+                result = self._schema(term, tracking)
+            else:
+                positive = self.expand(term._replace(positive=True))
+                result = negate(positive, term.node, self)
+        finally:
+            del self._open[term]
+        self._expanded[key] = result
+        return result
+
+    def _schema(self, term: R.Term, tracking: bool) -> R.Alternatives:
+        node, schema = term.node, term.node.schema
+        if isinstance(schema, bool):
+            return R.EVERYTHING if schema else R.NOTHING
+        if "$ref" in schema and self.document.draft <= 7:
+            return reference(self, term, "$ref", schema["$ref"], tracking, R.EVERYTHING)
+        tracking = tracking or "unevaluatedProperties" in schema or "unevaluatedItems" in schema
+        result = self.reader.read(node, term.scope)
+        for keyword in schema:
+            apply = APPLICATORS.get(keyword)
+            if apply is not None:
+                found = apply(self, term, keyword, schema[keyword], tracking, result)
+                result = intersect(result, found)
+        if "unevaluatedItems" in schema:
+            result = unevaluated_items(self, term, result)
+        if "unevaluatedProperties" in schema:
+            result = unevaluated_properties(self, term, result)
+        return result
+
+    def in_place(self, term: R.Term, value: Any, *tokens: str) -> R.Conj:
+        """The conjunction of a subschema of ``term`` that applies to the same value."""
+        return self.reader.schema(term.node, value, tokens, term.scope)
+
+    def expand_all(self, schema: R.Conj, tracking: bool = False) -> R.Alternatives:
+        """What a conjunction allows, listed values not yet filtered."""
+        if schema is None:
+            return R.NOTHING
+        result = R.EVERYTHING
+        for term in schema:
+            result = intersect(result, self.expand(term, tracking))
+        return result
+
+    def _filtered(self, found: R.Alternatives) -> R.Alternatives:
+        """``found`` with the listed values of each record checked against all its constraints."""
+        result: R.Alternatives = {}
+        for kind, records in found.items():
+            kept = [self._only_members(record) for record in records]
+            present = tuple(record for record in kept if record is not None)
+            if present:
+                result[kind] = present
+        return result
+
+    def _only_members(self, record: R.Record) -> R.Record | None:
+        if isinstance(record, (R.Null, R.Boolean)) or record.values is None:
+            return record
+        listed = {
+            identity(value): value
+            for value in record.values
+            if in_record(value, record, self.satisfies)
+        }
+        if not listed:
+            return None
+        default: Any = R.DEFAULTS[kind_of(record.values[0])]
+        return default._replace(values=tuple(listed.values()))  # type: ignore[no-any-return]

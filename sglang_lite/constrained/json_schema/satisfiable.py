@@ -1,0 +1,134 @@
+"""Is there any value at all?  A sound "no", and "yes" where it would take long to know.
+
+Used to tell the branches of a oneOf apart and to drop alternatives that contradict themselves.
+Whatever slips through is harmless: the engine prunes texts that cannot be finished.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sglang_lite.constrained.json_schema import records as R
+from sglang_lite.constrained.json_schema.intersect import intersect, item_schema
+from sglang_lite.constrained.json_schema.membership import in_record, member_schema
+from sglang_lite.constrained.json_schema.strings import string_is_empty
+from sglang_lite.errors import GrammarTooComplex, InvalidSchema
+
+if TYPE_CHECKING:
+    from sglang_lite.constrained.json_schema.normalise import Normaliser
+
+MAX_NESTING = 12
+"""How deep a contradiction is looked for."""
+
+
+def overlap(to: Normaliser, left: R.Alternatives, right: R.Alternatives) -> bool:
+    """False if no value is in both."""
+    for kind, records in left.items():
+        others = right.get(kind, ())
+        for first in records:
+            for second in others:
+                both = intersect({kind: (first,)}, {kind: (second,)})
+                if both and satisfiable_record(to, both[kind][0]):
+                    return True
+    return False
+
+
+def pruned(to: Normaliser, found: R.Alternatives) -> R.Alternatives:
+    """``found`` without the records that no value satisfies."""
+    result: R.Alternatives = {}
+    for kind, records in found.items():
+        kept = tuple(record for record in records if satisfiable_record(to, record))
+        if kept:
+            result[kind] = kept
+    return result
+
+
+def satisfiable(to: Normaliser, schema: R.Conj, depth: int = 0) -> bool:
+    """False if no value satisfies the conjunction."""
+    if schema is None:
+        return False
+    if not schema or depth > MAX_NESTING:
+        return True
+    known = to.satisfiable.get(schema)
+    if known is not None:
+        return known
+    # While it is being found out, say yes: a "no" below then never rests on a guess.
+    to.satisfiable[schema] = True
+    try:
+        found = to.alternatives(schema)
+    except GrammarTooComplex:
+        return True
+    except InvalidSchema:
+        # The schema is being expanded right now, or is wrong, which its lowering will report.
+        del to.satisfiable[schema]
+        return True
+    result = any(
+        satisfiable_record(to, record, depth + 1)
+        for records in found.values()
+        for record in records
+    )
+    to.satisfiable[schema] = result
+    return result
+
+
+def satisfiable_record(to: Normaliser, record: R.Record, depth: int = 0) -> bool:
+    """False if no value satisfies the record."""
+    if not isinstance(record, (R.Null, R.Boolean)) and record.values is not None:
+        return any(_member(to, value, record) for value in record.values)
+    if isinstance(record, R.Object):
+        return _object(to, record, depth)
+    if isinstance(record, R.Array):
+        return _array(to, record, depth)
+    if isinstance(record, R.String):
+        return not string_is_empty(record)
+    if isinstance(record, R.Number):
+        return _number(record)
+    return True
+
+
+def _number(record: R.Number) -> bool:
+    lower, upper = record.lower, record.upper
+    if lower is None or upper is None or lower.value < upper.value:
+        if record.integer is not True or lower is None or upper is None:
+            return True
+        first = lower.value.to_integral_value(rounding="ROUND_CEILING")
+        last = upper.value.to_integral_value(rounding="ROUND_FLOOR")
+        if lower.exclusive and first == lower.value:
+            first += 1
+        if upper.exclusive and last == upper.value:
+            last -= 1
+        count = int(last - first) + 1
+        if count > len(record.excluded):
+            return count > 0
+        return any(int(first) + step not in record.excluded for step in range(count))
+    return lower.value == upper.value and lower.value not in record.excluded
+
+
+def _array(to: Normaliser, record: R.Array, depth: int) -> bool:
+    return all(
+        satisfiable(to, item_schema(record, place), depth)
+        for place in range(min(record.min_items, len(record.prefix) + 1))
+    )
+
+
+def _object(to: Normaliser, record: R.Object, depth: int) -> bool:
+    for name in record.required:
+        if not satisfiable(to, member_schema(record, name), depth):
+            return False
+        if record.names and not _allowed_name(to, record.names, name):
+            return False
+    return True
+
+
+def _allowed_name(to: Normaliser, names: R.Conj, name: str) -> bool:
+    try:
+        return to.satisfies(name, names)
+    except InvalidSchema:
+        return True
+
+
+def _member(to: Normaliser, value: Any, record: R.Record) -> bool:
+    try:
+        return in_record(value, record, to.satisfies)
+    except InvalidSchema:
+        return True
