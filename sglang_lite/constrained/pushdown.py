@@ -124,7 +124,7 @@ class Pushdown:
         if isinstance(node, Object):
             return ObjectFrame(ObjectPlan(node, self))
         if isinstance(node, Union):
-            return UnionFrame(self.frames(node.items))
+            return UnionFrame(tuple(map(self.frame, node.items)))  # EMPTY is an alternative
         if isinstance(node, Repeat):
             return RepeatFrame.of(RepeatPlan(node, self))
         if isinstance(node, Ref):
