@@ -1,4 +1,4 @@
-"""Checks of a language with rules: no left recursion, no rule without any text."""
+"""Checks of a language with rules: left recursion is refused, rules without a text are removed."""
 
 from __future__ import annotations
 

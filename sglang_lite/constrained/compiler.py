@@ -81,7 +81,7 @@ class CompiledGrammar:
         return (CompiledGrammar, (self.vocabulary, self.language, self.limits))
 
     def mask(self, state: State) -> Row:
-        """The packed mask of ``state`` (int32, not to be written to), EOS where the text may end."""
+        """The packed mask of ``state``, EOS where the text may end; not to be written to."""
         if state.mask is None:
             if self.automaton.state_count > self.max_states:
                 self.automaton.clear()

@@ -52,9 +52,9 @@ class Liveness:
                 return True
             for token, text in self._texts:
                 target = self._automaton.token(here, token, text)
-                if target is not None and target not in came_from:
-                    if self._known.get(target) is not False:
-                        came_from[target] = here
-                        work.append(target)
+                if target is None or target in came_from or self._known.get(target) is False:
+                    continue
+                came_from[target] = here
+                work.append(target)
         self._known.update(dict.fromkeys(came_from, False))
         return False
