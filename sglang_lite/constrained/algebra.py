@@ -6,7 +6,8 @@ Products are made state by state.  What a product lacks is a guarantee that its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 from sglang_lite.constrained.automaton import (
@@ -39,12 +40,16 @@ def combine(required: Sequence[Automaton], refused: Sequence[Automaton] = ()) ->
         return any_text()
     if not refused and len(required) == 1:
         return required[0]
-    return trimmed(_Product(required, refused))
+    product = _Product(required, refused)
+    return trimmed(product, product.hint)
 
 
-def trimmed(automaton: Automaton) -> Automaton:
-    """The same language where some states of ``automaton`` may be dead ends."""
-    live = _Trimmed(automaton)
+def trimmed(automaton: Automaton, hint: Callable[[int], int]) -> Automaton:
+    """The same language where some states of ``automaton`` may be dead ends.
+
+    ``hint`` guesses how far a state is from acceptance.
+    """
+    live = _Trimmed(automaton, hint)
     if not live.alive(0):
         raise EmptyLanguage("the conditions exclude each other")
     return live
@@ -60,12 +65,14 @@ def union(parts: Sequence[Automaton]) -> Automaton:
 
 def is_disjoint(one: Automaton, other: Automaton) -> bool:
     """True where no text is in both languages."""
-    return not _Trimmed(_Product((one, other), ())).alive(0)
+    product = _Product((one, other), ())
+    return not _Trimmed(product, product.hint).alive(0)
 
 
 def includes(whole: Automaton, part: Automaton) -> bool:
     """True where every text of ``part`` is in ``whole``."""
-    return not _Trimmed(_Product((part,), (whole,))).alive(0)
+    product = _Product((part,), (whole,))
+    return not _Trimmed(product, product.hint).alive(0)
 
 
 def check_search(states: int) -> None:
@@ -124,6 +131,11 @@ class _Product(Automaton):
             targets.append(DEAD if DEAD in first else self._number(self._key(first, second)))
         return merge_arcs(partition, targets)
 
+    def hint(self, state: int) -> int:
+        """How far the required part that is farthest from acceptance is from it."""
+        pairs = zip(self._required, self._keys[state][0], strict=True)
+        return max((a.shortest(s) for a, s in pairs if s != _ANY), default=0)
+
     def remainder(self, state: int) -> Remainder | None:
         required, refused = self._keys[state]
         if any(s != DEAD for s in refused):
@@ -177,10 +189,11 @@ class _Union(Automaton):
 class _Trimmed(Automaton):
     """Another automaton without the states from which no text leads to acceptance."""
 
-    def __init__(self, whole: Automaton) -> None:
+    def __init__(self, whole: Automaton, hint: Callable[[int], int]) -> None:
         self._whole = whole
+        self._hint = hint
         self._live: dict[int, bool] = {}
-        self._source = (_Trimmed, (whole,))
+        self._source = (_Trimmed, (whole, hint))
         super().__init__(None)
 
     def accepts(self, state: int) -> bool:
@@ -203,14 +216,17 @@ class _Trimmed(Automaton):
         return arcs
 
     def alive(self, state: int) -> bool:
-        """True where some text leads from ``state`` to acceptance; remembers what it learns."""
+        """True where some text leads from ``state`` to acceptance; remembers what it learns.
+
+        The search goes first where the parts, taken alone, are nearest to acceptance.
+        """
         live, whole = self._live, self._whole
         if state in live:
             return live[state]
         came_from = {state: DEAD}
-        todo = [state]
+        todo = [(0, state)]
         while todo:
-            here = todo.pop()
+            here = heappop(todo)[1]
             if live.get(here) or whole.accepts(here):
                 while here != DEAD:
                     live[here] = True
@@ -220,6 +236,6 @@ class _Trimmed(Automaton):
             for target in whole.arcs(here).targets:
                 if target != DEAD and target not in came_from and live.get(target) is not False:
                     came_from[target] = here
-                    todo.append(target)
+                    heappush(todo, (self._hint(target), target))
         live.update(dict.fromkeys(came_from, False))
         return False

@@ -70,6 +70,7 @@ class Automaton:
         self._keys: list[Any] = []
         self._ids: dict[Hashable, int] = {}
         self._arcs: list[Arcs | None] = []
+        self._shortest: dict[int, int] = {}
         self._source: tuple[Any, tuple[Any, ...]]
         self._number(start)
 
@@ -100,6 +101,17 @@ class Automaton:
     def total(self, state: int) -> bool:
         """True where it is known that no text at all leads to a dead end from ``state``."""
         return False
+
+    def shortest(self, state: int) -> int:
+        """The length of the shortest text that leads from ``state`` to acceptance."""
+        if state not in self._shortest:
+            frontier, seen, length = [state], {state}, 0
+            while not any(map(self.accepts, frontier)):
+                ahead = {t for here in frontier for t in self.arcs(here).targets if t != DEAD}
+                frontier, length = list(ahead - seen), length + 1
+                seen |= ahead
+            self._shortest[state] = length
+        return self._shortest[state]
 
     def _number(self, key: Hashable) -> int:
         state = self._ids.get(key)
@@ -226,6 +238,9 @@ class _Repeated(Automaton):
             None if self._maximum is None else self._maximum - count,
         )
 
+    def shortest(self, state: int) -> int:
+        return self.remainder(state).minimum
+
     def total(self, state: int) -> bool:
         return self._members == ANYTHING and self._maximum is None
 
@@ -252,6 +267,9 @@ class _Words(Automaton):
 
     def _accepting(self, key: tuple[str, ...]) -> bool:
         return key[0] == ""
+
+    def shortest(self, state: int) -> int:
+        return min(map(len, self._keys[state]))
 
     def _expand(self, key: tuple[str, ...]) -> Arcs:
         following: dict[str, list[str]] = {}

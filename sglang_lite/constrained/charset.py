@@ -91,6 +91,12 @@ def char_set(ranges: Iterable[tuple[int, int]]) -> CharSet:
     return CharSet(tuple(bounds))
 
 
+@lru_cache(maxsize=8192)
+def single(code_point: int) -> CharSet:
+    """The set of one character (of none, if it is a surrogate)."""
+    return char_set([(code_point, code_point)])
+
+
 def characters(text: str) -> CharSet:
     """The set of the characters of ``text``."""
     return char_set((ord(c), ord(c)) for c in text)

@@ -44,7 +44,6 @@ class _Bounded(Automaton):
         self._whole = whole
         self._minimum = max(minimum, 0)
         self._maximum = maximum
-        self._shortest: dict[int, int] = {}
         self._pumped: dict[int, int | None] = {}
         self._source = (_Bounded, (whole, minimum, maximum))
         super().__init__((0, 0))
@@ -79,28 +78,23 @@ class _Bounded(Automaton):
     def total(self, state: int) -> bool:
         return self._maximum is None and self._whole.total(self._keys[state][0])
 
+    def shortest(self, state: int) -> int:
+        inner, length = self._keys[state]
+        least = self._whole.shortest(inner)
+        return least if least + length >= self._minimum else super().shortest(state)
+
     def fits(self, state: int, length: int) -> bool:
         """True where a text from ``state`` to acceptance has a length that is still allowed."""
         need = max(0, self._minimum - length)
         room = None if self._maximum is None else self._maximum - length
-        if room is not None and (room < need or self._least(state) > room):
+        if room is not None and (room < need or self._whole.shortest(state) > room):
             return False
-        if need <= self._least(state):
+        if need <= self._whole.shortest(state):
             return True
         pumped = self._least_pumped(state)
         if pumped is not None and (room is None or pumped <= room):
             return True
         return self._search(state, need, room)
-
-    def _least(self, state: int) -> int:
-        """The length of the shortest text from ``state`` to acceptance."""
-        if state not in self._shortest:
-            rest = self._whole.remainder(state)
-            length = rest.minimum if rest else self._breadth_first(state, self._whole.accepts)
-            if length is None:
-                raise AssertionError("every state of an automaton is live")
-            self._shortest[state] = length
-        return self._shortest[state]
 
     def _least_pumped(self, state: int) -> int | None:
         """A length from which on every length leads from ``state`` to acceptance, if one is seen.
@@ -117,7 +111,7 @@ class _Bounded(Automaton):
                 return True
 
             way = self._breadth_first(state, loops_here)
-            self._pumped[state] = None if way is None else way + self._least(loops[0])
+            self._pumped[state] = None if way is None else way + self._whole.shortest(loops[0])
         return self._pumped[state]
 
     def _breadth_first(self, state: int, goal: Callable[[int], bool]) -> int | None:

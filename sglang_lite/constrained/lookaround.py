@@ -41,7 +41,8 @@ Key = tuple[tuple[frozenset[Thread], ...], frozenset[Thread]]
 
 def look_automaton(node: Node) -> Automaton:
     """The language of a tree in which look-around is left."""
-    return trimmed(_LookAutomaton(node))
+    automaton = _LookAutomaton(node)
+    return trimmed(automaton, automaton.hint)
 
 
 class _LookAutomaton(Automaton):
@@ -55,6 +56,10 @@ class _LookAutomaton(Automaton):
         self._ahead: dict[int, frozenset[Thread]] = {}
         trackers = tuple(self._started(seq((ANY_TEXT, look.item))) for look in self._behinds)
         super().__init__((trackers, self._started(node)))
+
+    def hint(self, state: int) -> int:
+        """The length of the shortest text that is left, look-around aside."""
+        return min(self._frames.shortest(thread.frame) for thread in self._keys[state][1])
 
     def _started(self, node: Node) -> frozenset[Thread]:
         return frozenset((Thread(self._frames.number(node, 0, END), NOTHING_OWED),))

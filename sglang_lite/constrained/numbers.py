@@ -11,20 +11,23 @@ an exponent only where its sign alone decides that it is within bounds, and no d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from sglang_lite.constrained.algebra import combine
 from sglang_lite.constrained.automaton import Arcs, Automaton, EmptyLanguage
 from sglang_lite.constrained.byte_dfa import TextDFA, text_dfa
-from sglang_lite.errors import GrammarTooComplex
-
-Value: TypeAlias = int | float | str | Decimal | Fraction
-MAX_DIGITS = 1_000
-"""Bounds and divisors may have so many digits before and after the point."""
+from sglang_lite.constrained.decimals import (
+    Limit,
+    Value,
+    common_multiple,
+    decimal_places,
+    exact,
+    integral,
+    negated,
+    tightest,
+)
 
 CAPPED_EXPONENT_DIGITS = 2
 """With a cap on digits, so many in an exponent: a double stays finite."""
@@ -92,83 +95,26 @@ def number_automaton(
     ``max_digits`` caps the digits before the point where there is no bound, and after it.  Values
     may be int, float (as it is written), Decimal, Fraction (a decimal one) or str.  Raises
     :class:`EmptyLanguage` where no number is left and :class:`GrammarTooComplex` for bounds of
-    more than ``MAX_DIGITS`` digits.
+    more than ``decimals.MAX_DIGITS`` digits.
     """
-    low = _tightest(minimum, exclusive_minimum, max)
-    high = _tightest(maximum, exclusive_maximum, min)
-    divisor = _common_multiple(map(exact, multiple_of))
+    low = tightest(minimum, exclusive_minimum, max)
+    high = tightest(maximum, exclusive_maximum, min)
+    divisor = common_multiple(map(exact, multiple_of))
     if integer:
-        divisor = _common_multiple([Fraction(1), divisor] if divisor else [Fraction(1)])
+        divisor = common_multiple([Fraction(1), divisor] if divisor else [Fraction(1)])
     plain = not not_multiple_of and not excluded
     number = _Number(integer, low, high, divisor, max_digits, plain)
     if plain:
         return number
-    refused: list[Automaton] = []
-    for value in map(exact, excluded):
-        bound = (value, False)
-        refused.append(_Number(False, bound, bound, None, None, False))
-    for value in map(exact, not_multiple_of):
-        refused.append(_Number(False, None, None, value, None, False))
+    equal = [Limit(exact(value)) for value in excluded]
+    refused = [_Number(False, value, value, None, None, False) for value in equal]
+    refused += [_Number(False, None, None, exact(m), None, False) for m in not_multiple_of]
     return combine((number,), refused)
 
 
 def number_dfa(**conditions: Any) -> TextDFA:
     """The terminal of :func:`number_automaton`; without arguments, of any JSON number."""
     return text_dfa(number_automaton(**conditions), "utf8", False)
-
-
-def exact(value: Value) -> Fraction:
-    """The value as a fraction; a float counts as the decimal that it is written as."""
-    if isinstance(value, (int, Fraction)):
-        return Fraction(value)
-    try:
-        decimal = Decimal(repr(value) if isinstance(value, float) else value)
-        if abs(decimal.adjusted()) > MAX_DIGITS:
-            raise GrammarTooComplex(f"a number of more than {MAX_DIGITS} digits in a constraint")
-        return Fraction(decimal)
-    except (InvalidOperation, OverflowError, ValueError):
-        raise ValueError(f"{value!r} is not a finite decimal number") from None
-
-
-def _tightest(closed: Value | None, open_: Value | None, pick: Any) -> tuple[Fraction, bool] | None:
-    """The stricter of an inclusive and an exclusive bound, with whether it is exclusive."""
-    bounds = []
-    if closed is not None:
-        bounds.append((exact(closed), False))
-    if open_ is not None:
-        bounds.append((exact(open_), True))
-    if not bounds:
-        return None
-    value = pick(bound for bound, _ in bounds)
-    return value, any(strict for bound, strict in bounds if bound == value)
-
-
-def _common_multiple(divisors: Iterable[Fraction]) -> Fraction | None:
-    common: Fraction | None = None
-    for divisor in divisors:
-        if divisor <= 0:
-            raise ValueError(f"multiple_of must be positive, not {divisor}")
-        if common is None:
-            common = divisor
-        else:
-            scale = math.lcm(common.denominator, divisor.denominator)
-            common = Fraction(math.lcm(int(common * scale), int(divisor * scale)), scale)
-    return common
-
-
-def _places(value: Fraction) -> int:
-    """How many decimal places the value has."""
-    denominator, places = value.denominator, 0
-    while denominator % 10 == 0:
-        denominator, places = denominator // 10, places + 1
-    for prime in (2, 5):
-        while denominator % prime == 0:
-            denominator, places = denominator // prime, places + 1
-    if denominator != 1:
-        raise ValueError(f"{value} is not a decimal number")
-    if places > MAX_DIGITS or abs(value) >= 10**MAX_DIGITS:
-        raise GrammarTooComplex(f"a number of more than {MAX_DIGITS} digits in a constraint")
-    return places
 
 
 class _Number(Automaton):
@@ -181,8 +127,8 @@ class _Number(Automaton):
     def __init__(
         self,
         integer: bool,
-        low: tuple[Fraction, bool] | None,
-        high: tuple[Fraction, bool] | None,
+        low: Limit | None,
+        high: Limit | None,
         divisor: Fraction | None,
         max_digits: int | None,
         plain: bool,
@@ -191,17 +137,20 @@ class _Number(Automaton):
         self._integer = integer
         self._plain = plain
         if integer:
-            low, high = _whole(low, math.ceil, 1), _whole(high, math.floor, -1)
-        places = [_places(bound[0]) for bound in (low, high) if bound is not None]
+            low, high = integral(low, math.ceil, 1), integral(high, math.floor, -1)
+        places = [decimal_places(limit.value) for limit in (low, high) if limit is not None]
         if divisor is not None:
-            self._scale = max([_places(divisor), *places])
+            self._scale = max([decimal_places(divisor), *places])
             self._modulus = int(divisor * 10**self._scale)
         else:
             self._scale = max(places, default=0) + 1
             self._modulus = 1
         self._tail = divisor is None  # digits after the scale may be other than zero
         self._cap = max_digits
-        self._sides = (self._side(low, high), self._side(_negated(high), _negated(low), True))
+        self._sides = (
+            self._side(low, high),
+            self._side(negated(high), negated(low), negative=True),
+        )
         self._live: dict[_Reading, bool] = {}
         super().__init__("start")
         if not self._first(False) and not self._first(True):
@@ -209,24 +158,24 @@ class _Number(Automaton):
 
     def _side(
         self,
-        low: tuple[Fraction, bool] | None,
-        high: tuple[Fraction, bool] | None,
+        low: Limit | None,
+        high: Limit | None,
         negative: bool = False,
     ) -> _Side | None:
         """The magnitudes with one sign; None if there are none (of "-0" alone in a terminal)."""
-        if high is not None and (high[0] < 0 or (high[0] == 0 and negative and self._plain)):
+        if high is not None and (high.value < 0 or (not high.value and negative and self._plain)):
             return None
-        if low is not None and (low[0] < 0 or low == (0, False)):
+        if low is not None and (low.value < 0 or low == Limit(Fraction(0))):
             low = None
         return _Side(self._bound(low), self._bound(high))
 
-    def _bound(self, bound: tuple[Fraction, bool] | None) -> _Bound | None:
-        if bound is None:
+    def _bound(self, limit: Limit | None) -> _Bound | None:
+        if limit is None:
             return None
-        digits = str(int(bound[0] * 10**self._scale)).rjust(self._scale + 1, "0")
-        return _Bound(digits, len(digits) - self._scale, bound[1])
+        digits = str(int(limit.value * 10**self._scale)).rjust(self._scale + 1, "0")
+        return _Bound(digits, len(digits) - self._scale, limit.strict)
 
-    # -- states: "start", "-", a _Reading, or ("e", digits of the exponent) --------------------------
+    # -- states: "start", "-", a _Reading, or ("e", digits of the exponent) ------------------------
 
     def _accepting(self, key: Any) -> bool:
         if isinstance(key, _Reading):
@@ -248,7 +197,9 @@ class _Number(Automaton):
         """The first digits of a sign."""
         side = self._sides[negative]
         moves: dict[str, Any] = {}
-        for digit in _DIGITS if side else "":
+        if side is None:
+            return moves
+        for digit in _DIGITS:
             low = side.low.compared(digit, 0, 0) if side.low else 1
             high = side.high.compared(digit, 0, 0) if side.high else -1
             reading = _Reading(negative, digit == "0", 1, -1, low, high, int(digit) % self._modulus)
@@ -257,7 +208,6 @@ class _Number(Automaton):
         return moves
 
     def _further(self, key: _Reading) -> dict[str, Any]:
-        moves: dict[str, Any] = {}
         followings = {}
         if key.places >= 0:
             followings = {digit: self._after_point(key, digit) for digit in _DIGITS}
@@ -266,9 +216,7 @@ class _Number(Automaton):
         if key.places < 0 and not self._integer:
             settled = self._settled(key, key.whole)
             followings["."] = settled and settled._replace(zero=False, whole=0, places=0)
-        for character, reading in followings.items():
-            if reading is not None and self._alive(reading):
-                moves[character] = reading
+        moves: dict[str, Any] = {c: r for c, r in followings.items() if r and self._alive(r)}
         if key.places != 0 and self._has_exponent(key):
             moves["e"] = moves["E"] = ("e", -1)
         return moves
@@ -344,7 +292,7 @@ class _Number(Automaton):
         return max(self._cap or 0, least)
 
     def _settled(self, key: _Reading, whole: int) -> _Reading | None:
-        """Compared as numbers of ``whole`` digits before the point; None if that is out of bounds."""
+        """Compared as numbers of ``whole`` digits before the point; None if out of bounds."""
         side = self._of(key)
         low, high = key.low, key.high
         if side.low is not None and whole != side.low.whole:
@@ -413,17 +361,3 @@ class _Number(Automaton):
             return least <= 0 <= most and key.remainder * 10**follow % self._modulus == 0
         least += -(key.remainder * 10**follow + least) % self._modulus
         return least <= most
-
-
-def _whole(
-    bound: tuple[Fraction, bool] | None, toward: Callable[[Fraction], int], inward: int
-) -> tuple[Fraction, bool] | None:
-    """The bound for integers: inclusive, and an integer itself."""
-    if bound is None:
-        return None
-    value = toward(bound[0])
-    return Fraction(value + inward if bound[1] and value == bound[0] else value), False
-
-
-def _negated(bound: tuple[Fraction, bool] | None) -> tuple[Fraction, bool] | None:
-    return None if bound is None else (-bound[0], bound[1])

@@ -27,6 +27,7 @@ from sglang_lite.constrained.regex_ast import (
     Seq,
     alt,
     has_look,
+    min_length,
     seq,
     split_end,
     split_start,
@@ -80,6 +81,20 @@ class FrameTable:
             following = index + 1 if node.maximum is not None else min(index + 1, node.minimum)
             ways.append(self.number(node.item, 0, self.number(node, following, rest)))
         return ways
+
+    def shortest(self, frame: int) -> int:
+        """The length of its shortest text, look-around aside."""
+        total = 0
+        while frame != END:
+            node, index, rest = self._frames[frame]
+            if isinstance(node, Seq):
+                total += sum(map(min_length, node.items[index:]))
+            elif isinstance(node, Repeat):
+                total += max(0, node.minimum - index) * min_length(node.item)
+            else:
+                total += min_length(node)
+            frame = rest
+        return total
 
 
 class RegexAutomaton(Automaton):
@@ -154,6 +169,9 @@ class RegexAutomaton(Automaton):
             if not (isinstance(node, Repeat) and index >= node.minimum):
                 kept.add(frame)
         return frozenset(kept)
+
+    def shortest(self, state: int) -> int:
+        return min(map(self._frames.shortest, self._keys[state]))
 
     def remainder(self, state: int) -> Remainder | None:
         key = self._keys[state]

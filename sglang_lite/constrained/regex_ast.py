@@ -210,6 +210,17 @@ def _beside(node: Node, rest: tuple[Node, ...], side: int) -> Node:
     return seq((node, *rest) if side == 0 else (*rest, node))
 
 
+def min_length(node: Node) -> int:
+    """The length of the shortest text, look-around aside."""
+    if isinstance(node, Chars):
+        return 1
+    if isinstance(node, Seq):
+        return sum(map(min_length, node.items))
+    if isinstance(node, Alt):
+        return min(map(min_length, node.items), default=0)
+    return node.minimum * min_length(node.item) if isinstance(node, Repeat) else 0
+
+
 def size(node: Node) -> int:
     """How many positions it has with every repeat written out."""
     if isinstance(node, (Seq, Alt)):

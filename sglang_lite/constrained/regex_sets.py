@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sglang_lite.constrained.charset import ANYTHING, CharSet, char_set, characters
+from sglang_lite.constrained.charset import ANYTHING, END, CharSet, char_set, characters
 
 DIGIT_ASCII = char_set([(0x30, 0x39)])
 WORD_ASCII = char_set([(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)])
@@ -22,15 +22,18 @@ NEWLINE = characters("\n")
 NEWLINE_ECMA = characters("\n\r\u2028\u2029")
 
 
+_WORDS_END = 0x40000
+"""No letter, digit or space has been assigned above the third plane."""
+
+
 @lru_cache(maxsize=1)
-def _every_character() -> str:
-    code_points = np.arange(0x110000, dtype="<u4").tobytes()
-    return code_points.decode("utf-32-le", "surrogatepass")
+def _characters_to(end: int) -> str:
+    return np.arange(end, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
-def _scan(compiled: Any) -> CharSet:
+def _scan(compiled: Any, end: int) -> CharSet:
     """The characters that a compiled one-character pattern, repeated, matches."""
-    spans = (match.span() for match in compiled.finditer(_every_character()))
+    spans = (match.span() for match in compiled.finditer(_characters_to(end)))
     return char_set((start, stop - 1) for start, stop in spans)
 
 
@@ -39,7 +42,7 @@ def python_class(letter: str, ascii_only: bool) -> CharSet:
     """What ``\\d``, ``\\w`` or ``\\s`` matches in Python's ``re``."""
     if ascii_only:
         return {"d": DIGIT_ASCII, "w": WORD_ASCII, "s": SPACE_ASCII}[letter]
-    return _scan(re.compile(rf"\{letter}+"))
+    return _scan(re.compile(rf"\{letter}+"), _WORDS_END)
 
 
 @lru_cache(maxsize=256)
@@ -51,7 +54,7 @@ def unicode_property(name: str) -> CharSet | None:
         compiled = regex.compile(rf"\p{{{name}}}+")
     except regex.error:
         return None
-    return _scan(compiled)
+    return _scan(compiled, END)
 
 
 @lru_cache(maxsize=1)
@@ -62,7 +65,7 @@ def _case_map() -> tuple[dict[int, int], dict[int, frozenset[int]]]:
     """
     lower: dict[int, int] = {}
     by_upper: dict[str, set[int]] = {}
-    for match in re.finditer(r"\w|[\u0345\u24b6-\u24e9]", _every_character()[:0x1F000]):
+    for match in re.finditer(r"\w|[\u0345\u24b6-\u24e9]", _characters_to(_WORDS_END)[:0x1F000]):
         character = match.group()
         low, up = character.lower(), character.upper()
         if low != character:

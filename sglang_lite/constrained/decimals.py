@@ -1,0 +1,90 @@
+"""Exact decimals for the bounds and divisors of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import NamedTuple, TypeAlias
+
+from sglang_lite.errors import GrammarTooComplex
+
+Value: TypeAlias = int | float | str | Decimal | Fraction
+MAX_DIGITS = 1_000
+"""Bounds and divisors may have so many digits before and after the point."""
+
+
+class Limit(NamedTuple):
+    """A bound, excluded itself if ``strict``."""
+
+    value: Fraction
+    strict: bool = False
+
+
+def exact(value: Value) -> Fraction:
+    """The value as a fraction; a float counts as the decimal that it is written as."""
+    if isinstance(value, (int, Fraction)):
+        return Fraction(value)
+    try:
+        decimal = Decimal(repr(value) if isinstance(value, float) else value)
+        if abs(decimal.adjusted()) > MAX_DIGITS:
+            raise GrammarTooComplex(f"a number of more than {MAX_DIGITS} digits in a constraint")
+        return Fraction(decimal)
+    except (InvalidOperation, OverflowError, ValueError):
+        raise ValueError(f"{value!r} is not a finite decimal number") from None
+
+
+def tightest(
+    inclusive: Value | None, exclusive: Value | None, pick: Callable[[Iterable[Fraction]], Fraction]
+) -> Limit | None:
+    """The stricter of two bounds; ``pick`` is max for lower bounds and min for upper ones."""
+    bounds = []
+    if inclusive is not None:
+        bounds.append(Limit(exact(inclusive)))
+    if exclusive is not None:
+        bounds.append(Limit(exact(exclusive), strict=True))
+    if not bounds:
+        return None
+    value = pick(bound.value for bound in bounds)
+    return Limit(value, any(bound.strict for bound in bounds if bound.value == value))
+
+
+def negated(limit: Limit | None) -> Limit | None:
+    """The bound of the negated number."""
+    return None if limit is None else Limit(-limit.value, limit.strict)
+
+
+def integral(limit: Limit | None, toward: Callable[[Fraction], int], inward: int) -> Limit | None:
+    """The same bound for integers: inclusive, and an integer itself."""
+    if limit is None:
+        return None
+    value = toward(limit.value)
+    return Limit(Fraction(value + inward if limit.strict and value == limit.value else value))
+
+
+def common_multiple(divisors: Iterable[Fraction]) -> Fraction | None:
+    """The least number that all divisors divide; None if there is no divisor."""
+    common: Fraction | None = None
+    for divisor in divisors:
+        if divisor <= 0:
+            raise ValueError(f"multiple_of must be positive, not {divisor}")
+        if common is None:
+            common = divisor
+        else:
+            scale = math.lcm(common.denominator, divisor.denominator)
+            common = Fraction(math.lcm(int(common * scale), int(divisor * scale)), scale)
+    return common
+
+
+def decimal_places(value: Fraction) -> int:
+    """How many decimal places the value has; raises ValueError if they never end."""
+    denominator, count = value.denominator, 0
+    for factor in (10, 2, 5):
+        while denominator % factor == 0:
+            denominator, count = denominator // factor, count + 1
+    if denominator != 1:
+        raise ValueError(f"{value} is not a decimal number")
+    if count > MAX_DIGITS or abs(value) >= 10**MAX_DIGITS:
+        raise GrammarTooComplex(f"a number of more than {MAX_DIGITS} digits in a constraint")
+    return count
