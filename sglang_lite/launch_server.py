@@ -225,15 +225,13 @@ def _run(model_path: str | None, config: ServerConfig, options: dict[str, Any]) 
         ) from None
 
     def load() -> tuple[Engine, str]:
+        from sglang_lite.runtime.default_model import DEFAULT_MODEL_NAME, resolve_model_path
         from sglang_lite.runtime.engine import Engine
 
-        path = model_path
-        if path is None:
-            from sglang_lite.runtime.default_model import default_model_path
-
-            path = str(default_model_path())
-        name = config.served_model_name or Path(path).name
-        return Engine(path, served_model_name=name, **options), path
+        folder = resolve_model_path(model_path)
+        own_name = folder.name if model_path is not None else DEFAULT_MODEL_NAME
+        name = config.served_model_name or own_name
+        return Engine(folder, served_model_name=name, **options), str(folder)
 
     try:
         serve_http(config, load, sock, on_ready=banner.show)

@@ -119,6 +119,7 @@ class ScriptedEngine:
         self.tokenizer: Any = ByteTokenizer()
         self.model_config = SimpleNamespace(vocab_size=VOCAB)
         self.context_length = CONTEXT
+        self.served_model_name = "scripted"
         self.requests: list[GenerateRequest] = []
         self.aborted: list[str] = []
         self.live: dict[str, threading.Event] = {}

@@ -45,7 +45,7 @@ class ServerContext:
         self._engine = engine
         self._texts = TokenTexts(engine.tokenizer)
         self.model_path = model_path
-        self.model_name = self.model_name or Path(model_path).name or "default"
+        self.model_name = self.model_name or engine.served_model_name or Path(model_path).name
         self.metrics.attach(engine, self.model_name)
         if self.phase == "loading":
             self.phase = "ready"

@@ -30,7 +30,8 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Gauges, and counters for the names that end in ``_total``."""
         for name, value in self._engine.stats().items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
+            # The server's own counter of refusals has their reasons.
+            if name == "num_rejected_requests_total" or not isinstance(value, (int, float)):
                 continue
             family: Metric
             if name.endswith("_total"):
