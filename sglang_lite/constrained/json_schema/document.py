@@ -21,12 +21,14 @@ MAX_BYTES = 8 << 20
 """Size of a schema's text above which it is refused."""
 
 ONE_SCHEMA = frozenset(
-    """additionalItems additionalProperties contains contentSchema else if items not propertyNames
-    then unevaluatedItems unevaluatedProperties""".split()
+    (
+        *("additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if"),
+        *("items", "not", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
+    )
 )
-LIST_OF_SCHEMAS = frozenset("allOf anyOf oneOf prefixItems items".split())
+LIST_OF_SCHEMAS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "items"))
 MAP_OF_SCHEMAS = frozenset(
-    "$defs definitions dependentSchemas dependencies patternProperties properties".split()
+    ("$defs", "definitions", "dependentSchemas", "dependencies", "patternProperties", "properties")
 )
 
 _DRAFTS: tuple[tuple[str, Draft], ...] = (

@@ -56,7 +56,7 @@ def intersect_records(
 
 
 def union(*cases: R.Alternatives, absorb: bool = True) -> R.Alternatives:
-    """What any of ``cases`` allows; with ``absorb`` a record that allows all swallows the others."""
+    """What any of ``cases`` allows; with ``absorb`` a record that allows all replaces others."""
     if len(cases) == 1:
         return cases[0]
     result: dict[R.Kind, list[R.Record]] = {}

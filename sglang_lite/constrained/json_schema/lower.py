@@ -13,7 +13,7 @@ from sglang_lite.constrained.json_schema.objects import lower_object
 from sglang_lite.constrained.json_schema.satisfiable import satisfiable
 from sglang_lite.constrained.json_schema.strings import lower_string
 from sglang_lite.constrained.json_schema.syntax import Syntax
-from sglang_lite.constrained.json_schema.values import spell_scalar
+from sglang_lite.constrained.json_schema.values import spellings
 from sglang_lite.constrained.json_string import encode_key
 from sglang_lite.errors import GrammarTooComplex
 
@@ -91,7 +91,7 @@ class Lowering:
                 comma=self.syntax.comma,
                 close=self.syntax.close_object,
             )
-        return ir.literal(spell_scalar(value))
+        return ir.literals(spellings(value))
 
     def finite(self, schema: R.Conj) -> list[Any] | None:
         """The values of a conjunction if they are listed, else None."""

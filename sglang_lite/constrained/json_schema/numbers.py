@@ -7,7 +7,7 @@ from decimal import Decimal
 from sglang_lite.constrained import ir
 from sglang_lite.constrained.automaton import EmptyLanguage
 from sglang_lite.constrained.json_schema import records as R
-from sglang_lite.constrained.json_schema.values import spell_number
+from sglang_lite.constrained.json_schema.values import spellings
 from sglang_lite.constrained.numbers import number_dfa
 
 
@@ -17,9 +17,7 @@ def lower_number(record: R.Number, max_digits: int | None) -> ir.Node:
     A listed value may also be written the way the schema wrote it (``1.0`` beside ``1``).
     """
     if record.values is not None:
-        return ir.literals(
-            spelling for value in record.values for spelling in (spell_number(value), f"{value}")
-        )
+        return ir.literals(text for value in record.values for text in spellings(value))
     lower, upper = record.lower, record.upper
     try:
         return ir.terminal(

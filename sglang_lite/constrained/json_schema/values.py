@@ -79,8 +79,8 @@ def spell_number(value: int | Decimal) -> str:
     return "0" if text == "-0" else text
 
 
-def spell_scalar(value: Any) -> str:
-    """The canonical spelling of anything but an array or an object."""
+def spellings(value: Any) -> tuple[str, ...]:
+    """The texts of anything but an array or an object: canonical, and a number as it was given."""
     if isinstance(value, (int, Decimal)) and not isinstance(value, bool):
-        return spell_number(value)
-    return json.dumps(value, ensure_ascii=False)
+        return spell_number(value), str(value)
+    return (json.dumps(value, ensure_ascii=False),)
