@@ -186,6 +186,8 @@ def refine_partitions(
     partitions: tuple[Partition, ...],
 ) -> tuple[Partition, list[tuple[int, ...]]]:
     """The coarsest common refinement, and for each of its classes the class in every partition."""
+    if not partitions:
+        return WHOLE, [()]
     if len(partitions) == 1:
         return partitions[0], [(c,) for c in range(partitions[0].count)]
     starts = sorted({start for partition in partitions for start in partition.starts})
