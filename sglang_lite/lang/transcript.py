@@ -108,11 +108,13 @@ class Mark:
     messages: int
     open_role: str | None
     role_from: int
+    opening: str
 
 
 @dataclass
 class Transcript:
-    """See the module; ``role_from`` and ``tail_from`` are indices into ``pieces``."""
+    """See the module; ``role_from`` and ``tail_from`` are indices into ``pieces``, ``opening`` is
+    the control text that opened the open message."""
 
     pieces: list[Piece] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
@@ -120,6 +122,7 @@ class Transcript:
     messages: list[Message] = field(default_factory=list)
     open_role: str | None = None
     role_from: int = 0
+    opening: str = ""
 
     def copy(self) -> Transcript:
         """An independent copy."""
@@ -130,6 +133,7 @@ class Transcript:
             list(self.messages),
             self.open_role,
             self.role_from,
+            self.opening,
         )
 
     def mark(self) -> Mark:
@@ -141,6 +145,7 @@ class Transcript:
             len(self.messages),
             self.open_role,
             self.role_from,
+            self.opening,
         )
 
     def rollback(self, mark: Mark) -> None:
@@ -150,6 +155,7 @@ class Transcript:
         del self.messages[mark.messages :]
         self.tail_from = mark.tail_from
         self.open_role, self.role_from = mark.open_role, mark.role_from
+        self.opening = mark.opening
 
     def text(self, start: int = 0) -> str:
         """The text from piece number ``start`` on."""
@@ -182,19 +188,13 @@ class Transcript:
     def open(self, role: str, prefix: str) -> None:
         """Begin a message."""
         self.append(prefix, trusted=True)
-        self.open_role, self.role_from = role, len(self.pieces)
+        self.open_role, self.role_from, self.opening = role, len(self.pieces), prefix
 
     def reopen(self, prefix: str) -> None:
         """Replace the control text that opened a message of which nothing is said yet."""
-        if self.pieces and self.pieces[-1].trusted:
+        if self.opening:
             self.pieces.pop()
-        self.append(prefix, trusted=True)
-        self.role_from = len(self.pieces)
-
-    @property
-    def opening(self) -> str:
-        """The control text that opened a message of which nothing is said yet."""
-        return self.pieces[-1].text if self.pieces and self.pieces[-1].trusted else ""
+        self.open(self.open_role or "", prefix)
 
     def close(self, suffix: str) -> None:
         """End the open message."""
