@@ -98,8 +98,10 @@ def _print_savings(console: Console, runs: list[dict[str, float]]) -> None:
     plain = max(numbers["prompt"] + numbers["generation"] for numbers in runs)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("", "tokens computed", "", "from the cache", "forced", "time", "new tokens/s"):
-        justify = "left" if heading in ("", "tokens computed") else "right"
-        table.add_column(heading, justify=justify, header_style="dim", no_wrap=True)
+        is_text = heading in ("", "tokens computed")
+        table.add_column(
+            heading, justify="left" if is_text else "right", header_style="dim", no_wrap=True
+        )
     table.add_row("without reuse", *_bar(plain, plain, "red"))
     for name, numbers in zip(("first run", "second run"), runs, strict=True):
         speed = numbers["generation"] / numbers["seconds"]

@@ -13,16 +13,30 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from sglang_lite.errors import SglangLiteError
-from sglang_lite.runtime.server import native, openai_chat, operations, tokens
+from sglang_lite.runtime.server import (
+    native,
+    openai_chat,
+    openai_completions,
+    operations,
+    tokens,
+)
 from sglang_lite.runtime.server.config import ServerConfig
 from sglang_lite.runtime.server.context import ServerContext
 from sglang_lite.runtime.server.errors import ApiError, handle
 from sglang_lite.runtime.server.limits import Guard
 from sglang_lite.runtime.server.schemas.chat import ChatCompletionRequest
+from sglang_lite.runtime.server.schemas.completions import CompletionRequest
 from sglang_lite.runtime.server.schemas.native import AbortBody, GenerateBody
 from sglang_lite.runtime.server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 
-BODIES = (ChatCompletionRequest, GenerateBody, AbortBody, TokenizeRequest, DetokenizeRequest)
+BODIES = (
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerateBody,
+    AbortBody,
+    TokenizeRequest,
+    DetokenizeRequest,
+)
 
 
 def create_app(config: ServerConfig) -> tuple[ASGIApp, ServerContext]:
@@ -35,7 +49,7 @@ def create_app(config: ServerConfig) -> tuple[ASGIApp, ServerContext]:
         generate_unique_id_function=_operation_id,
     )
     app.state.server = server
-    for module in (operations, openai_chat, native, tokens):
+    for module in (operations, openai_chat, openai_completions, native, tokens):
         app.include_router(module.router)
     for kind in (ApiError, SglangLiteError, ValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, handle)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_lite.runtime.messages import TokenLogprob
@@ -59,11 +59,12 @@ class TokenTexts:
         tokens: Sequence[TokenLogprob],
         top: Sequence[Sequence[TokenLogprob]],
         start: int = 0,
-    ) -> dict[str, Any]:
-        """``choices[].logprobs`` of a text completion; ``start``: characters before the first.
+    ) -> tuple[dict[str, Any], int]:
+        """``choices[].logprobs`` of a text completion, and the offset after the last token.
 
-        Alternatives always include the token itself.  Where two tokens have the same text, the
-        more probable one keeps the entry, because clients compare it with the maximum.
+        ``start`` is the offset of the first token, in characters.  Alternatives always include
+        the token itself.  Where two tokens have the same text, the more probable one keeps the
+        entry, because clients compare it with the maximum.
         """
         alternatives: list[dict[str, float] | None] = []
         for number, pair in enumerate(tokens):
@@ -76,21 +77,19 @@ class TokenTexts:
                 best[name] = max(value, best.get(name, value))
             alternatives.append(best)
         ids = [token for _, token in tokens]
-        return {
+        offsets = [start]
+        for token in ids:
+            # Every byte but a continuation byte begins a character.
+            starts = sum(byte & 0xC0 != 0x80 for byte in self.bytes_of(token))
+            offsets.append(offsets[-1] + starts)
+        end = offsets.pop()
+        made = {
             "tokens": [self.text_of(token) for token in ids],
             "token_logprobs": [None if p is None else finite(p) for p, _ in tokens],
             "top_logprobs": alternatives,
-            "text_offset": self._offsets(ids, start),
+            "text_offset": offsets,
         }
-
-    def _offsets(self, ids: Iterable[int], start: int) -> list[int]:
-        """Where each token starts, in characters; a split character counts where it starts."""
-        offsets, at = [], start
-        for token in ids:
-            offsets.append(at)
-            # Every byte but a continuation byte begins a character.
-            at += sum(byte & 0xC0 != 0x80 for byte in self.bytes_of(token))
-        return offsets
+        return made, end
 
 
 def finite(logprob: float | None) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -17,6 +17,7 @@ from sglang_lite.runtime.server.prompts import chat_ids, new_id
 from sglang_lite.runtime.server.schemas.chat import ChatCompletionRequest, SamplingFields
 from sglang_lite.runtime.server.schemas.wire import json_body, read_body
 from sglang_lite.runtime.server.stream import EventStream, cancellable, event
+from sglang_lite.sampling_params import SamplingParams
 
 router = APIRouter()
 
@@ -63,7 +64,7 @@ async def chat_completions(request: Request) -> Response:
 
 
 def engine_request(
-    body: SamplingFields, name: str, ids: list[int], params: Any, top_logprobs: int
+    body: SamplingFields, name: str, ids: Sequence[int], params: SamplingParams, top_logprobs: int
 ) -> GenerateRequest:
     """What the engine is asked for one prompt of an OpenAI request."""
     return GenerateRequest(
