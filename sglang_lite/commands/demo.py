@@ -19,7 +19,7 @@ MESSAGE = (
     "broken yesterday. Please send me a new one soon, I am having guests on Friday!"
 )
 TONES = ("friendly", "formal", "funny")
-BAR = 40
+BAR = 22
 """Characters of the longest bar."""
 
 
@@ -45,7 +45,9 @@ def answer(s: Any, message: str) -> None:
     drafts = s.fork(len(TONES))
     for tone, draft in zip(TONES, drafts, strict=True):
         draft += sgl.user(f"Write a {tone} answer of one sentence to the customer.")
-        draft += sgl.assistant(sgl.gen("draft", max_tokens=40, stop="\n"))
+        draft += sgl.assistant(
+            sgl.gen("draft", max_tokens=40, stop="\n", temperature=0.8, top_p=0.95, seed=1)
+        )
     drafts.join()
     for tone, text in zip(TONES, drafts["draft"], strict=True):
         s.set_var(tone, text)
@@ -96,8 +98,8 @@ def _print_results(console: Console, state: Any) -> None:
 def _print_savings(console: Console, runs: list[dict[str, float]]) -> None:
     """One bar for what a plain engine would compute, one for each run."""
     plain = max(numbers["prompt"] + numbers["generation"] for numbers in runs)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("", "tokens computed", "", "from the cache", "forced", "time", "new tokens/s"):
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in ("", "tokens computed", "", "cached", "forced", "time", "new tok/s"):
         is_text = heading in ("", "tokens computed")
         table.add_column(
             heading, justify="left" if is_text else "right", header_style="dim", no_wrap=True
