@@ -23,7 +23,12 @@ from sglang_lite.constraint import (
     Regex,
     StructuralTag,
 )
-from sglang_lite.errors import ConstraintError, GrammarTooComplex, InvalidRequest
+from sglang_lite.errors import (
+    ConstraintError,
+    GrammarTooComplex,
+    InvalidRequest,
+    UnsatisfiableSchema,
+)
 
 OnUnsupported = Literal["error", "warn"]
 
@@ -242,6 +247,8 @@ class GrammarCompiler:
         try:
             with budget.time_limit(self.limits.seconds):
                 language = _lower(constraint, on_unsupported, separators)
+                if isinstance(constraint, JsonSchema) and analysis.prepare(language).root.never:
+                    raise UnsatisfiableSchema("", "no finite JSON value satisfies it")
                 return CompiledGrammar(self.vocabulary, language, self.limits)
         except RecursionError:
             raise GrammarTooComplex("the constraint is nested too deeply") from None

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from sglang_lite.constrained.cursors import Arc, Cursor, TerminalCursor, branches, narrow
 from sglang_lite.constrained.frames import Expansion, Frame, LeafFrame, Stack
 from sglang_lite.constrained.ir import Object
@@ -93,8 +95,11 @@ class ObjectPlan:
         return Progress(position, seen, keys, True, names)
 
     def tracks_names(self, progress: Progress) -> bool:
-        """True where the next other key must differ from the ones before."""
-        return self.presence.minimum > 1 and progress.keys < self.presence.minimum
+        """True where the name of the next other key must be remembered.
+
+        Where it reaches the minimum it must differ from those before, but none is kept after it.
+        """
+        return bool(self.extras) and progress.keys + 1 < self.presence.minimum
 
     def completable(self, progress: Progress) -> bool:
         """True where some further keys complete the object."""
@@ -214,7 +219,7 @@ class ObjectPlan:
         if self.extra_allowed(progress):
             extras = self.extras
         names = self.names
-        if self.tracks_names(progress) and progress.names:
+        if progress.names:
             names = tuple(sorted({*names, *progress.names}))
         return self.cursor(progress, Names(names, 0, len(names), 0), extras, b"")
 
@@ -351,8 +356,7 @@ class KeyCursor(Cursor):
     # -- tokens ----------------------------------------------------------------------------------
 
     def _scan(self, place: Place) -> Scan:
-        if self.plan.tracks_names(self.progress) and any(self.extras):
-            return self._scan_by_bytes(place)
+        tracking = self.plan.tracks_names(self.progress)
         tokens: list[int] = []
         exits: list[tuple[tuple[Frame, ...], Place]] = []
         self._scan_names(place, tokens, exits)
@@ -361,13 +365,17 @@ class KeyCursor(Cursor):
             if cursor is None:
                 continue
             inside = cursor.scan(place)
-            frames = self.plan.extra_frames(self.progress, index, None)
             cut = self._cut(place, cursor)
             if cut:
                 inside = self.plan.automaton.tables.without(inside, cut)
             rows += inside.rows
             tokens += inside.tokens
-            exits += [(frames, after) for _, after in inside.exits]
+            for _, after in inside.exits:
+                if tracking:
+                    exits += self._tracked_exits(index, place, after)
+                else:
+                    frames = self.plan.extra_frames(self.progress, index, None)
+                    exits.append((frames, after))
         return Scan(tuple(rows), tuple(tokens), tuple(exits))
 
     def _scan_names(
@@ -422,26 +430,21 @@ class KeyCursor(Cursor):
                     work.append((hop.place, following, below))
         return cut
 
-    def _scan_by_bytes(self, place: Place) -> Scan:
-        """Token by token; only where the text of the key itself must be remembered."""
-        tokens: list[int] = []
-        exits: list[tuple[tuple[Frame, ...], Place]] = []
-        work: list[tuple[Place, Cursor]] = [(place, self)]
-        while work:
-            here, cursor = work.pop()
-            for byte in cursor.first_bytes():
-                hop = here.get(byte)
-                if hop is None:
-                    continue
-                for following, frames in cursor.step(byte):
-                    tokens += hop.tokens
-                    if hop.place is None:
-                        continue
-                    if following is None:
-                        exits.append((frames, hop.place))
-                    else:
-                        work.append((hop.place, following))
-        return Scan((), tuple(tokens), tuple(exits))
+    def _tracked_exits(
+        self, index: int, place: Place, after: Place
+    ) -> list[tuple[tuple[Frame, ...], Place]]:
+        """One exit for each name that tokens below ``place`` complete."""
+        trie = place.trie
+        by_name: dict[bytes, list[int]] = {}
+        for node in after.nodes:
+            by_name.setdefault(trie.text_below(place, int(node)), []).append(int(node))
+        exits = []
+        for name, nodes in by_name.items():
+            frames = self.plan.extra_frames(self.progress, index, self.text + name)
+            below = trie.place(np.array(nodes, np.int32))
+            if below is not None:
+                exits.append((frames, below))
+        return exits
 
 
 def _advance(cursor: TerminalCursor | None, byte: int) -> TerminalCursor | None:

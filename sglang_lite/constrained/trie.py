@@ -18,9 +18,8 @@ class Trie:
     """A byte trie of all tokens, in breadth-first order: children are neighbours, by byte.
 
     * ``byte``: uint8[N], the byte on the edge into each node (node 0 is the root)
-    * ``child_start``, ``child_end``: int32[N], each node's range of children
+    * ``parent``: int32[N]; ``child_start``, ``child_end``: int32[N], each node's range of children
     * ``token_start``: int32[N + 1] and ``tokens``: int32[T], the ids that end at each node (CSR)
-    * ``size``: int32[N], nodes in each subtree, itself included
     """
 
     def __init__(self, token_bytes: Sequence[bytes], ids: Iterable[int]) -> None:
@@ -37,7 +36,7 @@ class Trie:
         counts = np.bincount(parent[1:], minlength=count)
         self.child_end: Int32 = (1 + np.cumsum(counts)).astype(np.int32)
         self.child_start: Int32 = (self.child_end - counts).astype(np.int32)
-        self.size: Int32 = self._sizes(parent, [len(level[0]) for level in levels])
+        self.parent: Int32 = parent.astype(np.int32)
         by_node = np.argsort(self._end, kind="stable")
         self.tokens: Int32 = order[by_node]
         ends = np.bincount(self._end, minlength=count)
@@ -64,16 +63,6 @@ class Trie:
         self._end = at
         return levels
 
-    @staticmethod
-    def _sizes(parent: NDArray[np.int64], widths: list[int]) -> Int32:
-        size = np.ones(len(parent), np.int64)
-        end = len(parent)
-        for width in reversed(widths[1:]):
-            start = end - width
-            size += np.bincount(parent[start:end], size[start:end], len(parent)).astype(np.int64)
-            end = start
-        return size.astype(np.int32)
-
     def _prepare(self) -> None:
         self._bytes = self.byte.tobytes()
         self._interned: weakref.WeakValueDictionary[object, Place] = weakref.WeakValueDictionary()
@@ -83,7 +72,7 @@ class Trie:
     def nbytes(self) -> int:
         """Bytes of memory that the arrays take."""
         arrays = (self.byte, self.child_start, self.child_end, self.token_start, self.tokens)
-        return sum(array.nbytes for array in (*arrays, self.size)) + len(self._bytes)
+        return sum(array.nbytes for array in (*arrays, self.parent)) + len(self._bytes)
 
     def place(self, nodes: Int32) -> Place | None:
         """The place of ``nodes`` (sorted, distinct); nodes without children don't matter."""
@@ -111,6 +100,14 @@ class Trie:
                 return None
             place = hop.place
         return place
+
+    def text_below(self, place: Place, node: int) -> bytes:
+        """The bytes from ``place`` down to ``node``."""
+        text = bytearray()
+        while node not in place.nodes:
+            text.append(self._bytes[node])
+            node = int(self.parent[node])
+        return bytes(reversed(text))
 
     def longest_match(self, text: bytes, start: int) -> tuple[int, int]:
         """(id, length) of the longest token at ``text[start:]``; length 0 where there is none."""
