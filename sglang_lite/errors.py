@@ -211,3 +211,13 @@ class ProgramCancelled(SglangLiteError, RuntimeError):
     """The program's run was cancelled, or left, before this value was there."""
 
     code = "program_cancelled"
+
+
+class CheckFailed(SglangLiteError, ValueError):
+    """``attempt.check`` did not hold; ``feedback`` is what the next attempt is told."""
+
+    code = "check_failed"
+
+    def __init__(self, feedback: str | None = None) -> None:
+        super().__init__(feedback or "the check of this attempt failed")
+        self.feedback = feedback

@@ -33,7 +33,7 @@ from sglang_lite.lang.events import (
 )
 from sglang_lite.lang.generation import run_gen, run_select
 from sglang_lite.lang.loop import background_loop
-from sglang_lite.lang.transcript import Piece, Transcript
+from sglang_lite.lang.transcript import Mark, Piece, Transcript
 from sglang_lite.lang.variable import Variable
 
 if TYPE_CHECKING:
@@ -50,14 +50,7 @@ class Operation:
     where: str = "-"
 
 
-@dataclass(frozen=True)
-class Reasoning:
-    """Switches the splitting of reasoning on (with tags) or off (None)."""
-
-    tags: tuple[str, str] | None
-
-
-Queued = tuple["ex.Expression | Operation | Reasoning", tuple[Variable, ...]]
+Queued = tuple["ex.Expression | Operation", tuple[Variable, ...]]
 
 
 class Executor:
@@ -76,7 +69,6 @@ class Executor:
         self.children = 0
         self.forked_at = 0
         self.gens = 0
-        self.reasoning: tuple[str, str] | None = None
         self._scopes: list[tuple[Variable, int]] = []
         self._open_scopes: list[Variable] = []
         self._queue: deque[Queued] = deque()
@@ -121,6 +113,11 @@ class Executor:
             self._open_scopes.append(variable)
         if node.name is not None:
             self.publish(variable)
+        if isinstance(node, ex.Gen) and node.reasoning is not None:
+            thoughts = Variable(f"{node.name}_reasoning_content")
+            if node.name is not None:
+                self.publish(thoughts)
+            return (variable, thoughts)
         return (variable,)
 
     def publish(self, variable: Variable) -> None:
@@ -202,7 +199,7 @@ class Executor:
             self.append(node.text)
         elif isinstance(node, ex.Gen):
             self.emit(VariableBegin(self.path, node.name))
-            return run_gen(self, node, variables[0])
+            return run_gen(self, node, variables)
         elif isinstance(node, ex.Select):
             self.emit(VariableBegin(self.path, node.name))
             return run_select(self, node, variables[0])
@@ -214,8 +211,6 @@ class Executor:
             self._scopes.append((variables[0], len(self.transcript.pieces)))
         elif isinstance(node, ex.ScopeEnd):
             self._end_scope(variables[0])
-        elif isinstance(node, Reasoning):
-            self.reasoning = node.tags
         elif isinstance(node, Operation):
             return node.work()
         else:
@@ -282,10 +277,9 @@ class Executor:
         variable.resolve_text(self.transcript.text(start))
         self.emit(VariableEnd(self.path, variable.name, variable.text))
 
-    def rollback(self, mark: Any) -> None:
+    def rollback(self, mark: Mark) -> None:
         """Take the text and roles back to ``mark``."""
         self.transcript.rollback(mark)
-        self._scopes = [scope for scope in self._scopes if scope[1] <= mark.pieces]
         self.emit(RetractEvent(self.path, len(self.transcript.text())))
 
     def emit(self, event: Event) -> None:
@@ -352,6 +346,53 @@ class Executor:
         await future
 
 
+class Checkpoint:
+    """A place in a state to come back to, taken in order with the queued nodes."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._variables: dict[str, int] = {}
+        self._mark: Mark | None = None
+
+    def take(self) -> None:
+        """Remember this place (any thread)."""
+        self._variables = {name: len(v) for name, v in self._executor.variables.items()}
+        self._executor.submit_operation(Operation("checkpoint", self._take))
+
+    def _take(self) -> None:
+        self._mark = self._executor.transcript.mark()
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces the transcript had."""
+        return self._taken.pieces
+
+    @property
+    def open_role(self) -> str | None:
+        """The role that was open."""
+        return self._taken.open_role
+
+    @property
+    def _taken(self) -> Mark:
+        if self._mark is None:
+            raise RuntimeError("the checkpoint was not reached")
+        return self._mark
+
+    def restore_text(self) -> None:
+        """Take text and roles back; variables stay (loop thread)."""
+        self._executor.rollback(self._taken)
+
+    async def rollback(self) -> None:
+        """Take everything back, after what is queued has been worked off (loop thread)."""
+        executor = self._executor
+        executor.submit_operation(Operation("rollback", self.restore_text))
+        await asyncio.wrap_future(executor.barrier())
+        for name, variables in list(executor.variables.items()):
+            del variables[self._variables.get(name, 0) :]
+            if not variables:
+                del executor.variables[name]
+
+
 def fresh(error: BaseException | None) -> BaseException:
     """A copy of a :class:`ProgramError` with the same cause; other errors as they are."""
     if isinstance(error, ProgramError) and error.__cause__ is not None:
@@ -377,8 +418,8 @@ def _nodes(expression: ex.Expression) -> Iterator[Any]:
         for item in expression.items:
             yield from _nodes(item)
     elif isinstance(expression, ex.SeparateReasoning):
-        yield Reasoning((expression.open_tag, expression.close_tag))
-        yield from _nodes(expression.expression)
-        yield Reasoning(None)
+        tags = (expression.open_tag, expression.close_tag)
+        for node in _nodes(expression.expression):
+            yield dataclasses.replace(node, reasoning=tags) if isinstance(node, ex.Gen) else node
     else:
         yield expression

@@ -108,7 +108,10 @@ class LogprobOptions:
 
 @dataclass(frozen=True)
 class Gen(Expression):
-    """Generate a text; ``given`` holds the sampling fields that this call sets itself."""
+    """Generate a text; ``given`` holds the sampling fields that this call sets itself.
+
+    ``reasoning``: the tags of the reasoning to be split off.
+    """
 
     name: str | None
     given: Mapping[str, Any]
@@ -117,6 +120,7 @@ class Gen(Expression):
     logprobs: Mapping[str, Any]
     heal: bool | None
     where: str
+    reasoning: tuple[str, str] | None = None
 
     @property
     def label(self) -> str:

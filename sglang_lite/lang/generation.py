@@ -13,6 +13,7 @@ from sglang_lite.errors import BackendError
 from sglang_lite.lang.choices import logprobs_of, mean, softmax
 from sglang_lite.lang.events import TextEvent, UsageEvent, VariableDelta, VariableEnd
 from sglang_lite.lang.expressions import Gen, LogprobOptions, Select
+from sglang_lite.lang.reasoning import ReasoningSplitter
 from sglang_lite.lang.variable import Sample, Variable
 from sglang_lite.outputs import Logprobs, RequestOutput
 from sglang_lite.sampling_params import SamplingParams
@@ -23,18 +24,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("sglang_lite")
 
 
-async def run_gen(executor: Executor, node: Gen, variable: Variable) -> None:
-    """Generate, keep the token ids, fill the variable."""
+async def run_gen(executor: Executor, node: Gen, variables: tuple[Variable, ...]) -> None:
+    """Generate, keep the token ids, fill the variable (and that of its reasoning)."""
     run = executor.run
     executor.begin_answer()
     params = await resolve(executor, node)
     options = LogprobOptions(**{**run.logprob_fields, **node.logprobs})
     prompt = await executor.transcript.prompt(run.backend, node.name)
     samples = [Sample() for _ in range(params.n)]
+    tell = _Telling(executor, node, params.n)
     stream = run.backend.stream(prompt, params, options)
     try:
         async for output in stream:
-            _take(executor, node, samples, output)
+            _take(samples[output.index], output)
+            tell(output.index, output.text)
     finally:
         close = getattr(stream, "aclose", None)
         if close is not None:
@@ -45,13 +48,59 @@ async def run_gen(executor: Executor, node: Gen, variable: Variable) -> None:
         if sample.finish_reason.type == "abort":
             raise BackendError(f"the request was aborted: {sample.finish_reason.message}")
         _warn_if_cut(executor, node, sample, params)
+        run.count(sample.usage)
     first = samples[0]
-    ids, rest = run.backend.align(first.token_ids, first.text)
-    aligned = first.text[: len(first.text) - len(rest)]
-    executor.transcript.append_generated(aligned, ids, prompt.input_ids or (), rest)
-    variable.resolve(samples, many=params.n > 1)
+    tell.finish()
+    if tell.splitters:
+        executor.transcript.append(tell.splitters[0].answer)
+        for sample, splitter in zip(samples, tell.splitters, strict=True):
+            sample.text = splitter.answer
+        thoughts = [Sample(splitter.reasoning) for splitter in tell.splitters]
+        variables[1].resolve(thoughts, many=params.n > 1)
+        executor.emit(VariableEnd(executor.path, variables[1].name, variables[1].text))
+    else:
+        ids, rest = run.backend.align(first.token_ids, first.text)
+        aligned = first.text[: len(first.text) - len(rest)]
+        executor.transcript.append_generated(aligned, ids, prompt.input_ids or (), rest)
+    variables[0].resolve(samples, many=params.n > 1)
     executor.emit(UsageEvent(executor.path, node.name, first.usage))
-    executor.emit(VariableEnd(executor.path, node.name, _shown(variable)))
+    executor.emit(VariableEnd(executor.path, node.name, _shown(variables[0])))
+
+
+class _Telling:
+    """Tells the readers of the stream about the deltas of one gen, split where it reasons."""
+
+    def __init__(self, executor: Executor, node: Gen, count: int) -> None:
+        self._executor = executor
+        self._name = node.name
+        tags = node.reasoning
+        self.splitters = [ReasoningSplitter(*tags) for _ in range(count)] if tags else []
+
+    def __call__(self, index: int, text: str) -> None:
+        if not self.splitters:
+            self._tell(index, self._name, text)
+            return
+        for part, piece in self.splitters[index].feed(text):
+            self._tell_part(index, part, piece)
+
+    def finish(self) -> None:
+        """The texts have ended."""
+        for index, splitter in enumerate(self.splitters):
+            for part, piece in splitter.finish():
+                self._tell_part(index, part, piece)
+
+    def _tell_part(self, index: int, part: str, text: str) -> None:
+        if part == "answer":
+            self._tell(index, self._name, text)
+        else:
+            name = f"{self._name}_reasoning_content"
+            self._executor.emit(VariableDelta(self._executor.path, name, text, index))
+
+    def _tell(self, index: int, name: str | None, text: str) -> None:
+        if text:
+            self._executor.emit(VariableDelta(self._executor.path, name, text, index))
+            if index == 0:
+                self._executor.emit(TextEvent(self._executor.path, text))
 
 
 async def resolve(executor: Executor, node: Gen) -> SamplingParams:
@@ -79,8 +128,7 @@ def derived_seed(*numbers: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
 
 
-def _take(executor: Executor, node: Gen, samples: list[Sample], output: RequestOutput) -> None:
-    sample = samples[output.index]
+def _take(sample: Sample, output: RequestOutput) -> None:
     sample.text += output.text
     sample.token_ids.extend(output.token_ids)
     sample.usage = output.usage
@@ -93,10 +141,6 @@ def _take(executor: Executor, node: Gen, samples: list[Sample], output: RequestO
         sample.meta["cached_tokens"] = output.usage.cached_tokens
     _take_logprobs(sample.meta, "output", output.logprobs)
     _take_logprobs(sample.meta, "input", output.prompt_logprobs)
-    if output.text and executor.run.log is not None:
-        executor.emit(VariableDelta(executor.path, node.name, output.text, output.index))
-        if output.index == 0:
-            executor.emit(TextEvent(executor.path, output.text))
 
 
 def _take_logprobs(meta: dict[str, Any], side: str, logprobs: Logprobs | None) -> None:

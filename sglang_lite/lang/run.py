@@ -15,6 +15,7 @@ from sglang_lite.lang.events import EventLog
 from sglang_lite.lang.executor import Executor, fresh
 from sglang_lite.lang.loop import background_loop
 from sglang_lite.lang.transcript import Piece
+from sglang_lite.outputs import Usage
 from sglang_lite.sampling_params import SamplingParams
 
 CURRENT_RUN: contextvars.ContextVar[Run | None] = contextvars.ContextVar(
@@ -56,6 +57,7 @@ class Run:
         self._lock = threading.Lock()
         self.root = Executor(self)
         self.ret_value: Any = None
+        self.total_usage = Usage()
 
     def template(self) -> ChatTemplate:
         """The backend's chat template."""
@@ -69,6 +71,11 @@ class Run:
             control = self.backend.control_ids()
             self._turn_end = tuple(token for token in (ids or ())[:1] if token in control)
         return self._turn_end
+
+    def count(self, usage: Usage) -> None:
+        """Add what one sample cost (loop thread)."""
+        for name, value in vars(usage).items():
+            setattr(self.total_usage, name, getattr(self.total_usage, name) + value)
 
     def warn_once(self, where: str) -> bool:
         """True the first time for one place."""

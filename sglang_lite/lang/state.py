@@ -29,6 +29,7 @@ from sglang_lite.outputs import Usage
 
 if TYPE_CHECKING:
     from sglang_lite.lang.fork import Copy, ProgramStateGroup
+    from sglang_lite.lang.scopes import Attempts, Scratch
 
 
 class ProgramState:
@@ -257,6 +258,10 @@ class ProgramState:
             raise error
         return self
 
+    def total_usage(self) -> Usage:
+        """The sum over every gen of this state's run so far, forks included."""
+        return self._run.total_usage
+
     def cancel(self) -> None:
         """Stop the run; requests in flight are aborted, waiters get :class:`ProgramCancelled`."""
         self._run.request_cancel()
@@ -286,6 +291,28 @@ class ProgramState:
         from sglang_lite.lang.fork import Copy
 
         return Copy(self)
+
+    def scratch(self) -> Scratch:
+        """Context manager: the text appended inside vanishes at the end, the values stay."""
+        from sglang_lite.lang.scopes import Scratch
+
+        return Scratch(self)
+
+    def attempt(self, retries: int = 1, *, keep_feedback: bool = False) -> Attempts:
+        """Try a block again while its checks fail, each time from the same text::
+
+            for attempt in s.attempt(retries=2):
+                with attempt:
+                    s += sgl.gen("x", type=int)
+                    attempt.check(s["x"] % 2 == 0, feedback="It must be even. ")
+
+        A failed check (or an :class:`Incomplete` value) takes text, variables and roles back; the
+        feedback is seen by the next attempt only, unless ``keep_feedback``.  The last attempt
+        raises :class:`CheckFailed`.
+        """
+        from sglang_lite.lang.scopes import Attempts
+
+        return Attempts(self, retries, keep_feedback)
 
     # Streaming
 

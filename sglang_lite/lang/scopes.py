@@ -1,0 +1,122 @@
+"""Blocks of a program whose text does not stay: ``scratch`` and ``attempt``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from sglang_lite.errors import CheckFailed, Incomplete, InvalidRequest
+from sglang_lite.lang.executor import Checkpoint, Operation
+from sglang_lite.lang.loop import await_on, block_on
+
+if TYPE_CHECKING:
+    from sglang_lite.lang.state import ProgramState
+
+
+class Scratch:
+    """``with s.scratch():`` the text appended inside vanishes at the end, the values stay."""
+
+    def __init__(self, state: ProgramState) -> None:
+        self._executor = state._executor
+        self._checkpoint = Checkpoint(self._executor)
+
+    def __enter__(self) -> None:
+        self._checkpoint.take()
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._executor.error is None:
+            operation = Operation("scratch", lambda: self._checkpoint.restore_text())
+            self._executor.submit_operation(operation)
+
+
+class Attempts:
+    """``for attempt in s.attempt(retries=3): with attempt: ...``, see ``ProgramState.attempt``."""
+
+    def __init__(self, state: ProgramState, retries: int, keep_feedback: bool) -> None:
+        if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
+            raise InvalidRequest("retries", retries, "an integer, at least 0")
+        self._state = state
+        self._retries = retries
+        self._keep_feedback = keep_feedback
+
+    def __iter__(self) -> Iterator[Attempt]:
+        feedback: str | None = None
+        for number in range(self._retries + 1):
+            last = number == self._retries
+            attempt = Attempt(self._state, number, last, feedback, self._keep_feedback)
+            yield attempt
+            if attempt.succeeded:
+                return
+            feedback = attempt.feedback
+
+
+class Attempt:
+    """One try: a context manager, blocking or ``async with``."""
+
+    def __init__(
+        self,
+        state: ProgramState,
+        number: int,
+        last: bool,
+        feedback: str | None,
+        keep_feedback: bool,
+    ) -> None:
+        self.number = number
+        self.succeeded = False
+        self.feedback: str | None = None
+        self._given = feedback
+        self._keep_feedback = keep_feedback
+        self._last = last
+        self._executor = state._executor
+        self._state = state
+        self._checkpoint = Checkpoint(self._executor)
+        self._after_feedback = Checkpoint(self._executor)
+
+    def check(self, condition: Any, feedback: str | None = None) -> None:
+        """Go on if ``condition`` holds; otherwise end this attempt.
+
+        The next one begins with ``feedback`` appended, if there is any.
+        """
+        if not condition:
+            raise CheckFailed(feedback)
+
+    def __enter__(self) -> Attempt:
+        self._checkpoint.take()
+        if self._given:
+            self._state += self._given
+        self._after_feedback.take()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        retry = self._leave(error)
+        if error is not None and self._executor.error is None:
+            block_on(self._checkpoint.rollback)
+        return retry
+
+    async def __aenter__(self) -> Attempt:
+        return self.__enter__()
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        retry = self._leave(error)
+        if error is not None and self._executor.error is None:
+            await await_on(self._checkpoint.rollback)
+        return retry
+
+    def _leave(self, error: BaseException | None) -> bool:
+        """True where the error means another try."""
+        if error is None:
+            self.succeeded = True
+            if self._given and not self._keep_feedback:
+                self._executor.submit_operation(Operation("attempt", self._drop_feedback))
+            return False
+        if isinstance(error, CheckFailed):
+            self.feedback = error.feedback
+        return not self._last and isinstance(error, (CheckFailed, Incomplete))
+
+    async def _drop_feedback(self) -> None:
+        kept = self._executor.transcript.pieces[self._after_feedback.pieces :]
+        roles = self._executor.transcript.open_role
+        if roles != self._checkpoint.open_role:
+            return  # a message was opened or closed after the feedback: it is part of it now
+        self._checkpoint.restore_text()
+        await self._executor.extend(kept)
