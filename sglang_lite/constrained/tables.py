@@ -57,6 +57,14 @@ class Tables:
             found = self._terminals.setdefault(dfa, TerminalTable(self, dfa))
         return found
 
+    def prepare(self) -> None:
+        """Make the tables of JSON's own terminals now, not when a text first needs them."""
+        from sglang_lite.constrained.json_string import json_key, json_string
+
+        for dfa in (json_string(), json_key()):
+            self.terminal(dfa).scan(self.trie.root, dfa.start)
+            self.terminal(dfa).scan(self.trie.root, dfa.body)
+
     def pack(self, tokens: Int32) -> Row:
         """The row with the bits of ``tokens``."""
         flags = np.zeros(self.words * 32, np.bool_)
