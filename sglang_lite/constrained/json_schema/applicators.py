@@ -1,8 +1,8 @@
 """Keywords that apply other schemas to the same value: $ref, allOf, anyOf, oneOf, not, if, ...
 
 Each function gets the normaliser, the term, the keyword and its value, ``tracking`` (see
-:mod:`.unevaluated`) and what the term's own keywords have said so far, and returns what the
-keyword says; the caller intersects.
+:mod:`.unevaluated`) and ``found``, what the term's other keywords have said so far, and returns
+``found`` narrowed by the keyword.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from sglang_lite.constrained.json_schema import records as R
+from sglang_lite.constrained.json_schema.difference import subtract
 from sglang_lite.constrained.json_schema.intersect import intersect, union
-from sglang_lite.constrained.json_schema.negate import negated_terms
-from sglang_lite.constrained.json_schema.satisfiable import overlap, pruned
+from sglang_lite.constrained.json_schema.negate import forbid
+from sglang_lite.constrained.json_schema.satisfiable import overlap
 from sglang_lite.errors import InvalidSchema, UnsupportedSchema
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def reference(
     keyword: str,
     value: Any,
     tracking: bool,
-    beside: R.Alternatives,
+    found: R.Alternatives,
 ) -> R.Alternatives:
     """$ref, $dynamicRef and $recursiveRef."""
     node = term.node
@@ -43,8 +44,9 @@ def reference(
             target = to.document.resolve_dynamic(node, keyword, value, term.scope)
     except UnsupportedSchema as error:
         to.refuse(node, error.keyword, error.reason)
-        return R.EVERYTHING
-    return to.expand(R.Term(target, True, to.document.enter(target, term.scope)), tracking)
+        return found
+    target_term = R.Term(target, True, to.document.enter(target, term.scope))
+    return intersect(found, to.expand(target_term, tracking))
 
 
 def _branches(to: Normaliser, term: R.Term, keyword: str, value: Any) -> list[R.Conj]:
@@ -59,12 +61,11 @@ def _all_of(
     keyword: str,
     value: Any,
     tracking: bool,
-    beside: R.Alternatives,
+    found: R.Alternatives,
 ) -> R.Alternatives:
-    result = R.EVERYTHING
     for branch in _branches(to, term, keyword, value):
-        result = intersect(result, to.expand_all(branch, tracking))
-    return result
+        found = intersect(found, to.expand_all(branch, tracking))
+    return found
 
 
 def _any_of(
@@ -73,21 +74,20 @@ def _any_of(
     keyword: str,
     value: Any,
     tracking: bool,
-    beside: R.Alternatives,
+    found: R.Alternatives,
 ) -> R.Alternatives:
-    branches = _branches(to, term, keyword, value)
-    found = [to.expand_all(branch, tracking) for branch in branches]
+    branches = [to.expand_all(each, tracking) for each in _branches(to, term, keyword, value)]
     if not tracking:
-        return union(*found)
-    if len(found) > MAX_TRACKED:
+        return intersect(found, union(*branches))
+    if len(branches) > MAX_TRACKED:
         reason = f"has over {MAX_TRACKED} branches beside an unevaluated keyword"
         to.refuse(term.node, keyword, reason)
-        return union(*found)
+        return intersect(found, union(*branches))
     # Annotations come from every branch that holds, so each set of branches is one case.
     cases = []
-    for size in range(1, len(found) + 1):
-        for chosen in combinations(found, size):
-            case = R.EVERYTHING
+    for size in range(1, len(branches) + 1):
+        for chosen in combinations(branches, size):
+            case = found
             for branch in chosen:
                 case = intersect(case, branch)
             cases.append(case)
@@ -100,28 +100,23 @@ def _one_of(
     keyword: str,
     value: Any,
     tracking: bool,
-    beside: R.Alternatives,
+    found: R.Alternatives,
 ) -> R.Alternatives:
     """Exactly one: each branch, minus those others that it can overlap."""
-    branches = _branches(to, term, keyword, value)
-    found = [to.expand_all(branch, tracking) for branch in branches]
-    inside = [intersect(beside, branch) for branch in found]
-    others: list[list[int]] = [[] for _ in branches]
+    """Exactly one: each branch, minus those others that it can overlap."""
+    branches = [to.expand_all(each, tracking) for each in _branches(to, term, keyword, value)]
+    inside = [intersect(found, branch) for branch in branches]
+    others: list[list[R.Alternatives]] = [[] for _ in branches]
     for first, second in combinations(range(len(branches)), 2):
         if overlap(to, inside[first], inside[second]):
-            others[first].append(second)
-            others[second].append(first)
+            others[first].append(branches[second])
+            others[second].append(branches[first])
     cases = []
-    for place, case in enumerate(found):
-        for other in others[place]:
-            case = pruned(to, intersect(case, _none(to, branches[other])))
+    for case, refused in zip(inside, others, strict=True):
+        for other in refused:
+            case = subtract(to, case, other, term.node)
         cases.append(case)
     return union(*cases, absorb=not tracking)
-
-
-def _none(to: Normaliser, schema: R.Conj) -> R.Alternatives:
-    """The negation of a conjunction."""
-    return union(*(to.expand_all(negated) for negated in negated_terms(schema)))
 
 
 def _not(
@@ -130,9 +125,10 @@ def _not(
     keyword: str,
     value: Any,
     tracking: bool,
-    beside: R.Alternatives,
+    found: R.Alternatives,
 ) -> R.Alternatives:
-    return _none(to, to.in_place(term, value, keyword))
+    refused = to.expand_all(to.in_place(term, value, keyword))
+    return subtract(to, found, refused, term.node)
 
 
 def _if(
@@ -141,15 +137,14 @@ def _if(
     keyword: str,
     value: Any,
     tracking: bool,
-    beside: R.Alternatives,
+    found: R.Alternatives,
 ) -> R.Alternatives:
     """(if and then) or (not if and else)."""
     schema = term.node.schema
     if "then" not in schema and "else" not in schema and not tracking:
-        return R.EVERYTHING
-    condition = to.in_place(term, value, "if")
-    holds = to.expand_all(condition, tracking)
-    fails = _none(to, condition)
+        return found
+    condition = to.expand_all(to.in_place(term, value, "if"), tracking)
+    holds, fails = intersect(found, condition), subtract(to, found, condition, term.node)
     if "then" in schema:
         then = to.in_place(term, schema["then"], "then")
         holds = intersect(holds, to.expand_all(then, tracking))
@@ -165,21 +160,20 @@ def _dependent(
     keyword: str,
     value: Any,
     tracking: bool,
-    beside: R.Alternatives,
+    found: R.Alternatives,
 ) -> R.Alternatives:
     """dependentSchemas, and the schemas in dependencies: absent, or present and it holds."""
     if not isinstance(value, dict):
         raise InvalidSchema(f"{term.node.pointer}/{keyword}", f"{keyword} is an object")
-    result = R.EVERYTHING
     for name, schema in value.items():
         if keyword == "dependencies" and isinstance(schema, (list, str)):
             continue
         demanded = to.expand_all(to.in_place(term, schema, keyword, name), tracking)
-        absent = R.Object(layers=(R.Layer({name: None}, annotates=False),))
+        free: R.Alternatives = {**R.EVERYTHING, "object": (forbid(name),)}
         present: R.Alternatives = {"object": (R.Object(required=(name,)),)}
-        free: R.Alternatives = {**R.EVERYTHING, "object": (absent,)}
-        result = intersect(result, union(free, intersect(present, demanded), absorb=not tracking))
-    return result
+        both = intersect(found, intersect(present, demanded))
+        found = union(intersect(found, free), both, absorb=not tracking)
+    return found
 
 
 APPLICATORS: dict[str, Callable[..., R.Alternatives]] = {
@@ -188,9 +182,10 @@ APPLICATORS: dict[str, Callable[..., R.Alternatives]] = {
     "$recursiveRef": reference,
     "allOf": _all_of,
     "anyOf": _any_of,
-    "oneOf": _one_of,
-    "not": _not,
-    "if": _if,
     "dependentSchemas": _dependent,
     "dependencies": _dependent,
+    "oneOf": _one_of,
+    "if": _if,
+    "not": _not,
 }
+"""In the order in which they are applied: what subtracts comes last, so that little is left."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from sglang_lite.constrained.json_schema import records as R
-from sglang_lite.constrained.json_schema.membership import member_schema
+from sglang_lite.constrained.json_schema.membership import layer_schema, member_schema
 from sglang_lite.constrained.json_schema.values import common_values
 from sglang_lite.errors import GrammarTooComplex
 
-MAX_ALTERNATIVES = 4096
+MAX_ALTERNATIVES = 1024
 """How many records of one type a schema may expand to."""
 
 _T = TypeVar("_T")
@@ -190,9 +190,20 @@ def _object(left: R.Object, right: R.Object) -> R.Object | None:
     )
     if maximum is not None and maximum < max(merged.min_properties, len(merged.required)):
         return None
-    if values == () or any(member_schema(merged, name) is None for name in merged.required):
+    if values == () or _clash(left, right) or _clash(right, left):
         return None
     return merged
+
+
+def _clash(first: R.Object, second: R.Object) -> bool:
+    """True if a name that ``first`` requires cannot have any value because of ``second``."""
+    for name in first.required:
+        schema: R.Conj = R.ANYTHING
+        for layer in second.layers:
+            schema = R.both(schema, layer_schema(layer, name))
+        if schema != R.ANYTHING and R.both(schema, member_schema(first, name)) is None:
+            return True
+    return False
 
 
 _BOTH: dict[R.Kind, Any] = {

@@ -23,12 +23,18 @@ def in_record(value: Any, record: R.Record, satisfies: Satisfies) -> bool:
         mark = identity(value)
         if not any(identity(listed) == mark for listed in record.values):
             return False
+    return fits(value, record, satisfies)
+
+
+def fits(value: Any, record: R.Record, satisfies: Satisfies) -> bool:
+    """True if ``value`` obeys all constraints of the record, its listed values left aside."""
     if isinstance(record, R.Number):
         return _in_number(value, record)
     if isinstance(record, R.String):
         return _in_string(value, record)
     if isinstance(record, R.Array):
         return _in_array(value, record, satisfies)
+    assert isinstance(record, R.Object)
     return _in_object(value, record, satisfies)
 
 
@@ -126,6 +132,8 @@ def member_schema(record: R.Object, name: str) -> R.Conj:
 
 def layer_schema(layer: R.Layer, name: str) -> R.Conj:
     """What one layer demands of the value of the key ``name``."""
+    if not layer.patterns:
+        return layer.properties.get(name, layer.additional)
     schema = layer.properties.get(name, R.ANYTHING)
     known = name in layer.properties
     for pattern, value in layer.patterns.items():

@@ -1,6 +1,6 @@
-"""Complement of alternatives, by De Morgan down to single constraints.
+"""Complement of one record, by De Morgan down to single constraints.
 
-The complement of one record is an "or" over its constraints, each turned around: a minimum
+It is an "or" over its constraints, each turned around: a minimum
 becomes a maximum, a required name a forbidden one, a property's schema its negation (which stays
 a term and is expanded only if visited).
 """
@@ -8,6 +8,7 @@ a term and is expanded only if visited).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Protocol
 
 from sglang_lite.constrained.json_schema import records as R
@@ -22,20 +23,6 @@ class Constants(Protocol):
         """The term of ``{"const": value}``."""
 
 
-def negate(alternatives: R.Alternatives, origin: Node, constants: Constants) -> R.Alternatives:
-    """Everything that ``alternatives`` refuse; ``origin`` is blamed where that cannot be said."""
-    result: R.Alternatives = {}
-    for kind in R.KINDS:
-        remaining: tuple[R.Record, ...] = (R.DEFAULTS[kind],)
-        for record in alternatives.get(kind, ()):
-            remaining = intersect_records(
-                kind, remaining, tuple(_complement(record, origin, constants))
-            )
-        if remaining:
-            result[kind] = remaining
-    return result
-
-
 def negated_terms(schema: R.Conj) -> list[R.Conj]:
     """The negation of a conjunction, as conjunctions any of which may hold."""
     if schema is None:
@@ -43,7 +30,11 @@ def negated_terms(schema: R.Conj) -> list[R.Conj]:
     return [(term._replace(positive=not term.positive),) for term in schema]
 
 
-def _complement(record: R.Record, origin: Node, constants: Constants) -> Iterator[R.Record]:
+def complement(record: R.Record, origin: Node, constants: Constants) -> Iterator[R.Record]:
+    """Records, any of which may hold, for everything of its type that ``record`` refuses.
+
+    ``origin`` is the schema to blame where one of them cannot be enforced.
+    """
     if isinstance(record, R.Boolean):
         others = frozenset((True, False)) - record.allowed
         if others:
@@ -125,7 +116,7 @@ def _like_array(value: list[Any], origin: Node, constants: Constants) -> R.Array
 
 def _objects(record: R.Object, origin: Node, constants: Constants) -> Iterator[R.Object]:
     for name in record.required:
-        yield _forbid(name)
+        yield forbid(name)
     for layer in record.layers:
         yield from _layer(layer, origin)
     if record.names != R.ANYTHING:
@@ -136,7 +127,7 @@ def _objects(record: R.Object, origin: Node, constants: Constants) -> Iterator[R
         yield R.Object(min_properties=record.max_properties + 1)
     for name, names in record.implies:
         for other in names:
-            yield R.Object(required=(name,), layers=_forbid(other).layers)
+            yield R.Object(required=(name,), layers=forbid(other).layers)
     for witness in record.witnesses:
         yield _obey(witness)
     if record.values is not None:
@@ -147,15 +138,21 @@ def _objects(record: R.Object, origin: Node, constants: Constants) -> Iterator[R
         yield from unlike  # type: ignore[misc]
 
 
-def _forbid(name: str) -> R.Object:
-    return R.Object(layers=(R.Layer(properties={name: None}, annotates=False),))
+def forbid(name: str) -> R.Object:
+    """Objects without the key ``name``."""
+    return R.Object(layers=(_member(name, None),))
+
+
+@lru_cache(maxsize=65536)
+def _member(name: str, schema: R.Conj) -> R.Layer:
+    # One object for one constraint: then equal constraints are the same by identity.
+    return R.Layer(properties={name: schema}, annotates=False)
 
 
 def _layer(layer: R.Layer, origin: Node) -> Iterator[R.Object]:
     for name, schema in layer.properties.items():
         for negated in negated_terms(schema):
-            differs = R.Layer(properties={name: negated}, annotates=False)
-            yield R.Object(required=(name,), layers=(differs,))
+            yield R.Object(required=(name,), layers=(_member(name, negated),))
     for pattern, schema in layer.patterns.items():
         if schema != R.ANYTHING:
             yield R.Object(witnesses=(R.Witness(origin, schema, pattern=pattern),))

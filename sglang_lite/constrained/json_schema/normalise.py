@@ -12,11 +12,12 @@ from typing import Any
 
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.applicators import APPLICATORS, reference
+from sglang_lite.constrained.json_schema.difference import subtract
 from sglang_lite.constrained.json_schema.document import Document, Node
 from sglang_lite.constrained.json_schema.intersect import intersect
 from sglang_lite.constrained.json_schema.keywords import Reader
-from sglang_lite.constrained.json_schema.membership import in_record
-from sglang_lite.constrained.json_schema.negate import negate
+from sglang_lite.constrained.json_schema.membership import fits, in_record
+from sglang_lite.constrained.json_schema.negate import complement
 from sglang_lite.constrained.json_schema.unevaluated import (
     unevaluated_items,
     unevaluated_properties,
@@ -26,6 +27,8 @@ from sglang_lite.errors import GrammarTooComplex, InvalidSchema, UnsupportedSche
 
 MAX_DEPTH = 120
 """How deeply in-place schemas (allOf, anyOf, $ref ...) may nest."""
+MAX_STEPS = 40_000
+"""How many pairs of records may be intersected to subtract one schema from another."""
 MAX_EXPANSIONS = 100_000
 """How many terms and conjunctions one schema may expand to."""
 
@@ -50,6 +53,8 @@ class Normaliser:
         self._open: dict[R.Term, None] = {}
         self._together: dict[tuple[R.Term, ...], R.Alternatives] = {}
         self.satisfiable: dict[tuple[R.Term, ...], bool] = {}
+        self._complements: dict[int, tuple[R.Record, tuple[R.Record, ...]]] = {}
+        self._steps = 0
         self._constants: dict[Any, R.Term] = {}
 
     def refuse(self, node: Node, keyword: str, reason: str) -> None:
@@ -76,9 +81,7 @@ class Normaliser:
             return R.EVERYTHING
         known = self._together.get(schema)
         if known is None:
-            result = self.expand(schema[0])
-            for term in schema[1:]:
-                result = intersect(result, self.expand(term))
+            result = self.expand_all(schema)
             known = self._together[schema] = self._filtered(result)
         return known
 
@@ -119,8 +122,8 @@ class Normaliser:
             if term.positive:
                 result = self._schema(term, tracking)
             else:
-                positive = self.expand(term._replace(positive=True))
-                result = negate(positive, term.node, self)
+                refused = self.expand(term._replace(positive=True))
+                result = subtract(self, R.EVERYTHING, refused, term.node)
         finally:
             del self._open[term]
         self._expanded[key] = result
@@ -134,16 +137,32 @@ class Normaliser:
             return reference(self, term, "$ref", schema["$ref"], tracking, R.EVERYTHING)
         tracking = tracking or "unevaluatedProperties" in schema or "unevaluatedItems" in schema
         result = self.reader.read(node, term.scope)
-        for keyword in schema:
-            apply = APPLICATORS.get(keyword)
-            if apply is not None:
-                found = apply(self, term, keyword, schema[keyword], tracking, result)
-                result = intersect(result, found)
+        for keyword, apply in APPLICATORS.items():
+            if keyword in schema:
+                result = apply(self, term, keyword, schema[keyword], tracking, result)
         if "unevaluatedItems" in schema:
             result = unevaluated_items(self, term, result)
         if "unevaluatedProperties" in schema:
             result = unevaluated_properties(self, term, result)
         return result
+
+    def complement(self, record: R.Record, origin: Node) -> tuple[R.Record, ...]:
+        """Everything of its type that ``record`` refuses; the same objects when asked again."""
+        known = self._complements.get(id(record))
+        if known is None:
+            known = self._complements[id(record)] = (
+                record,
+                tuple(complement(record, origin, self)),
+            )
+        return known[1]
+
+    def spend(self, steps: int) -> None:
+        """Count work on products of alternatives; raise where the budget is used up."""
+        self._steps += steps
+        if self._steps > MAX_STEPS:
+            raise GrammarTooComplex(
+                f"JSON Schema takes more than {MAX_STEPS} intersections to tell its branches apart"
+            )
 
     def in_place(self, term: R.Term, value: Any, *tokens: str) -> R.Conj:
         """The conjunction of a subschema of ``term`` that applies to the same value."""
@@ -155,7 +174,12 @@ class Normaliser:
             return R.NOTHING
         result = R.EVERYTHING
         for term in schema:
-            result = intersect(result, self.expand(term, tracking))
+            if term.positive:
+                result = intersect(result, self.expand(term, tracking))
+        for term in schema:
+            if not term.positive:
+                refused = self.expand(term._replace(positive=True))
+                result = subtract(self, result, refused, term.node)
         return result
 
     def _filtered(self, found: R.Alternatives) -> R.Alternatives:
@@ -172,9 +196,7 @@ class Normaliser:
         if isinstance(record, (R.Null, R.Boolean)) or record.values is None:
             return record
         listed = {
-            identity(value): value
-            for value in record.values
-            if in_record(value, record, self.satisfies)
+            identity(value): value for value in record.values if fits(value, record, self.satisfies)
         }
         if not listed:
             return None

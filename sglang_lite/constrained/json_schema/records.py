@@ -45,12 +45,15 @@ def both(left: Conj, right: Conj) -> Conj:
     if not right:
         return left
     terms = {*left, *right}
-    if any(term.positive and term._replace(positive=False) in terms for term in terms):
-        return None
-    return tuple(sorted(terms, key=_term_order))
+    for term in terms:
+        if not term.positive and Term(term.node, True, term.scope) in terms:
+            return None
+    return tuple(sorted(terms, key=_order))
 
 
-def _term_order(term: Term) -> tuple[Any, ...]:
+def _order(term: Term) -> tuple[Any, ...]:
+    if not term.scope:
+        return (term.node.index, term.positive)
     return (term.node.index, term.positive, tuple(entered.root.index for entered in term.scope))
 
 

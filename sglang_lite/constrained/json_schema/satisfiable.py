@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.intersect import intersect, item_schema
-from sglang_lite.constrained.json_schema.membership import in_record, member_schema
+from sglang_lite.constrained.json_schema.membership import fits, member_schema
 from sglang_lite.constrained.json_schema.strings import string_is_empty
 from sglang_lite.errors import GrammarTooComplex, InvalidSchema
 
@@ -31,16 +31,6 @@ def overlap(to: Normaliser, left: R.Alternatives, right: R.Alternatives) -> bool
                 if both and satisfiable_record(to, both[kind][0]):
                     return True
     return False
-
-
-def pruned(to: Normaliser, found: R.Alternatives) -> R.Alternatives:
-    """``found`` without the records that no value satisfies."""
-    result: R.Alternatives = {}
-    for kind, records in found.items():
-        kept = tuple(record for record in records if satisfiable_record(to, record))
-        if kept:
-            result[kind] = kept
-    return result
 
 
 def satisfiable(to: Normaliser, schema: R.Conj, depth: int = 0) -> bool:
@@ -129,6 +119,6 @@ def _allowed_name(to: Normaliser, names: R.Conj, name: str) -> bool:
 
 def _member(to: Normaliser, value: Any, record: R.Record) -> bool:
     try:
-        return in_record(value, record, to.satisfies)
+        return fits(value, record, to.satisfies)
     except InvalidSchema:
         return True
