@@ -18,14 +18,13 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from sglang_lite.constraint import Constraint, JsonSchema, Regex
+from sglang_lite.constrained import GrammarCompiler, Vocabulary
+from sglang_lite.constraint import Constraint
 from sglang_lite.errors import (
     EngineError,
-    InvalidRegex,
     InvalidRequest,
     PromptTooLong,
     QueueFull,
-    UnsupportedSchema,
 )
 from sglang_lite.runtime.messages import (
     FinishReason,
@@ -38,7 +37,9 @@ from sglang_lite.runtime.output_stream import OutputStream
 
 EOS = 256
 VOCAB = 258
-CONTEXT = 512
+CONTEXT = 4096
+TOKEN_BYTES = [*(bytes([byte]) for byte in range(256)), b"", b""]
+COMPILER = GrammarCompiler(Vocabulary(TOKEN_BYTES, eos_token_ids=[EOS], special_ids=[257]))
 
 
 class ByteTokenizer:
@@ -52,8 +53,7 @@ class ByteTokenizer:
     control_tokens = {"<|end|>": 256, "<|start|>": 257}
 
     def __init__(self) -> None:
-        tokens = [bytes([byte]) for byte in range(256)] + [b"", b""]
-        self.vocabulary = SimpleNamespace(token_bytes=tokens, size=VOCAB)
+        self.vocabulary = SimpleNamespace(token_bytes=TOKEN_BYTES, size=VOCAB)
 
     def encode(
         self, text: str, *, add_special_tokens: bool = False, parse_special: bool = False
@@ -130,14 +130,7 @@ class ScriptedEngine:
         self.step_age = 0.0
 
     def compile(self, constraint: Constraint) -> object:
-        if isinstance(constraint, Regex):
-            try:
-                re.compile(constraint.pattern)
-            except re.error as error:
-                raise InvalidRegex(constraint.pattern, str(error), error.pos) from None
-        if isinstance(constraint, JsonSchema) and "uniqueItems" in constraint.schema:
-            raise UnsupportedSchema("#/properties/a/uniqueItems", "uniqueItems")
-        return object()
+        return COMPILER.compile(constraint)
 
     def submit(self, request: GenerateRequest) -> OutputStream:
         params = request.sampling_params

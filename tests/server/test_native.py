@@ -123,7 +123,7 @@ def test_select_as_the_runtime_endpoint_does_it(live: Live) -> None:
         ({"ebnf": 'root ::= "a"'}, Grammar('root ::= "a"', "ebnf")),
         ({"json_schema": '{"type": "integer"}'}, JsonSchema('{"type": "integer"}')),
         ({"json_schema": "$$ANY$$"}, JsonSchema.of({"type": "object"})),
-        ({"structural_tag": "{}"}, StructuralTag("{}")),
+        ({"structural_tag": '{"type": "any_text"}'}, StructuralTag('{"type": "any_text"}')),
         ({"regex": "", "json_schema": ""}, None),
     ],
 )
@@ -152,7 +152,7 @@ def test_constraints(live: Live, fields: dict, expected: object) -> None:
         ({"text": ["a", "b"], "rid": ["x"]}, "rid"),
         ({"text": "a", "token_ids_logprob": [-1], "return_logprob": True}, None),
         ({"text": "a", "lora_path": "x"}, "lora_path"),
-        ({"text": "x" * 600}, None),
+        ({"text": "x" * 5000}, None),
     ],
 )
 def test_what_is_refused(live: Live, body: dict, param: str | None) -> None:

@@ -12,7 +12,7 @@ def test_tokenize_text(live: Live, path: str) -> None:
     body = live.post(path, prompt="né<|end|>", return_token_strs=True).json()
     assert body == {
         "count": 4,
-        "max_model_len": 512,
+        "max_model_len": 4096,
         "tokens": [0x6E, 0xC3, 0xA9, 256],
         "token_strs": ["n", "bytes:\\xc3", "bytes:\\xa9", "<|end|>"],
     }

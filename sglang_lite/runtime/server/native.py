@@ -92,7 +92,7 @@ class NativeBatch:
                 GenerateRequest(
                     input_ids=tuple(ids),
                     sampling_params=sampling,
-                    rid=rids[number] if rids else new_id("gen"),
+                    rid=rids[number] if rids else new_id("gen-"),
                     return_logprob=wanted[number],
                     logprob_start_len=starts[number],
                     top_logprobs_num=tops[number],

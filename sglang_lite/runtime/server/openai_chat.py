@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -10,13 +11,23 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
+from sglang_lite.errors import ConstraintError
 from sglang_lite.runtime.messages import FinishReason, GenerateRequest, RequestOutput, Usage
 from sglang_lite.runtime.server.context import ServerContext, server_of
+from sglang_lite.runtime.server.errors import to_api_error
 from sglang_lite.runtime.server.generation import Generation, Sample, clamped, total
 from sglang_lite.runtime.server.prompts import chat_ids, new_id
 from sglang_lite.runtime.server.schemas.chat import ChatCompletionRequest, SamplingFields
 from sglang_lite.runtime.server.schemas.wire import json_body, read_body
 from sglang_lite.runtime.server.stream import EventStream, cancellable, event
+from sglang_lite.runtime.server.tools import (
+    CallArguments,
+    CallStart,
+    Part,
+    ToolParser,
+    ToolPlan,
+    conversation,
+)
 from sglang_lite.sampling_params import SamplingParams
 
 router = APIRouter()
@@ -32,22 +43,27 @@ async def chat_completions(request: Request) -> Response:
     server.check_model(body.model)
     engine = server.admit()
     wire = body.wire_constraint(server.json_style)
-    params = body.sampling_params(body.token_limit, wire.constraint if wire else None)
+    plan = ToolPlan.of(body)
+    constraint = plan.constraint(wire, server.json_style)
+    params = body.sampling_params(body.token_limit, constraint)
+    await check_tool_schemas(server, plan)
+    messages, tools = conversation(body.messages, plan, engine.tokenizer.chat_template)
     ids = await chat_ids(
         engine.tokenizer,
-        body.messages,
+        messages,
+        tools,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         template_kwargs=body.chat_template_kwargs,
     )
     params = clamped(params, len(ids), engine.context_length)
-    reply = ChatReply(server, body)
+    reply = ChatReply(server, body, plan)
     generation = await Generation.start(
         server,
         reply.id,
         [engine_request(body, reply.id, ids, params, body.top_logprobs or 0)],
         timeout=body.timeout,
-        param=wire.param if wire else None,
+        param=wire.param if wire else "tools",
     )
     headers = server.note_ignored(body.ignored_fields)
     if body.stream:
@@ -61,6 +77,15 @@ async def chat_completions(request: Request) -> Response:
         for sample in samples:
             generation.check(sample.finish_reason)
         return JSONResponse(reply.whole(samples), headers=headers)
+
+
+async def check_tool_schemas(server: ServerContext, plan: ToolPlan) -> None:
+    """Compile each function's schema alone, so that an error names the function's field."""
+    for param, schema in plan.schemas():
+        try:
+            await asyncio.to_thread(server.engine.compile, schema)
+        except ConstraintError as error:
+            raise to_api_error(error, param) from None
 
 
 def engine_request(
@@ -81,21 +106,24 @@ def engine_request(
 class ChatReply:
     """Writes the answer to one request, whole or in chunks."""
 
-    def __init__(self, server: ServerContext, body: ChatCompletionRequest) -> None:
-        self.id = body.rid or body.request_id or new_id("chatcmpl")
+    def __init__(self, server: ServerContext, body: ChatCompletionRequest, plan: ToolPlan) -> None:
+        self.id = body.rid or body.request_id or new_id("chatcmpl-")
         self._server = server
         self._body = body
+        self._plan = plan
+        self._parsers: dict[int, ToolParser] = {}
         self._head = {"created": int(time.time()), "model": server.model_name}
 
     def whole(self, samples: list[Sample]) -> dict[str, Any]:
         """The answer of a request without ``stream``."""
         choices = []
         for index, sample in enumerate(samples):
+            message, calls = self._message(sample.text)
             choice = {
                 "index": index,
-                "message": {"role": "assistant", "content": sample.text, "refusal": None},
+                "message": message,
                 "logprobs": self._logprobs(sample.logprobs, sample.top_logprobs),
-                **finish_fields(sample.finish_reason),
+                **self._finish(sample.finish_reason, calls),
             }
             if self._body.return_token_ids:
                 choice["token_ids"] = sample.token_ids
@@ -107,6 +135,33 @@ class ChatReply:
             "choices": choices,
             "usage": usage_fields(total([sample.usage for sample in samples])),
         }
+
+    def _message(self, text: str) -> tuple[dict[str, Any], int]:
+        """The assistant's message, and how many calls it holds."""
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if not self._plan.active:
+            return message, 0
+        parser = ToolParser(self._plan)
+        content = ""
+        calls: list[dict[str, Any]] = []
+        for part in [*parser.feed(text), *parser.finish()]:
+            if isinstance(part, str):
+                content += part
+            elif isinstance(part, CallStart):
+                function = {"name": part.name, "arguments": ""}
+                calls.append({"id": new_id("call_"), "type": "function", "function": function})
+            else:
+                calls[part.index]["function"]["arguments"] += part.text
+        message["content"] = content or (None if calls else "")
+        if calls:
+            message["tool_calls"] = calls
+        return message, len(calls)
+
+    def _finish(self, reason: FinishReason | None, calls: int) -> dict[str, Any]:
+        fields = finish_fields(reason)
+        if reason is not None:
+            fields["finish_reason"] = self._plan.finish_reason(reason.type, calls)
+        return fields
 
     async def events(self, generation: Generation, n: int) -> AsyncGenerator[bytes, None]:
         """Role chunks, deltas, finish chunks, the usage if asked for, ``[DONE]``."""
@@ -124,19 +179,34 @@ class ChatReply:
                 yield event(self._frame([], usage))
 
     def _pieces(self, output: RequestOutput, latest: dict[int, Usage]) -> list[bytes]:
+        """The chunks of one output: its deltas, and the finish chunk."""
         usage = total(list(latest.values())) if self._body.continuous_usage else None
-        pieces = []
-        if output.text or (self._body.logprobs and output.logprobs is not None):
+        deltas, calls = self._deltas(output)
+        extra: dict[str, Any] = {"logprobs": None}
+        if self._body.logprobs and output.logprobs is not None and output.logprobs.tokens:
             logprobs = output.logprobs
-            extra: dict[str, Any] = {"logprobs": None}
-            if self._body.logprobs and logprobs is not None:
-                extra["logprobs"] = self._logprobs(list(logprobs.tokens), list(logprobs.top))
-            if self._body.return_token_ids:
-                extra["token_ids"] = list(output.token_ids)
-            pieces.append(self._chunk(output.index, {"content": output.text}, extra, usage))
+            extra["logprobs"] = self._logprobs(list(logprobs.tokens), list(logprobs.top))
+            deltas = deltas or [{"content": ""}]
+        if self._body.return_token_ids:
+            extra["token_ids"] = list(output.token_ids)
+        pieces = []
+        for number, delta in enumerate(deltas):
+            # An output's log probabilities belong to all of its deltas; they are sent once.
+            pieces.append(self._chunk(output.index, delta, extra if number == 0 else None, usage))
         if output.finish_reason is not None:
-            pieces.append(self._chunk(output.index, {}, finish_fields(output.finish_reason), usage))
+            finish = self._finish(output.finish_reason, calls)
+            pieces.append(self._chunk(output.index, {}, finish, usage))
         return pieces
+
+    def _deltas(self, output: RequestOutput) -> tuple[list[dict[str, Any]], int]:
+        """The news as OpenAI's deltas, and how many calls the sample has made so far."""
+        if not self._plan.active:
+            return [{"content": output.text}] if output.text else [], 0
+        parser = self._parsers.setdefault(output.index, ToolParser(self._plan))
+        parts = parser.feed(output.text)
+        if output.finish_reason is not None:
+            parts += parser.finish()
+        return [_delta(part) for part in parts], parser.calls
 
     def _chunk(
         self,
@@ -165,6 +235,20 @@ class ChatReply:
         if not self._body.logprobs:
             return None
         return {"content": self._server.texts.chat_content(tokens, top), "refusal": None}
+
+
+def _delta(part: Part) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"content": part}
+    if isinstance(part, CallArguments):
+        return {"tool_calls": [{"index": part.index, "function": {"arguments": part.text}}]}
+    call = {
+        "index": part.index,
+        "id": new_id("call_"),
+        "type": "function",
+        "function": {"name": part.name, "arguments": ""},
+    }
+    return {"tool_calls": [call]}
 
 
 def finish_fields(reason: FinishReason | None) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class CompletionReply:
     def __init__(
         self, server: ServerContext, body: CompletionRequest, prompts: list[_Prompt], n: int
     ) -> None:
-        self.id = body.rid or body.request_id or new_id("cmpl")
+        self.id = body.rid or body.request_id or new_id("cmpl-")
         self._server = server
         self._body = body
         self._prompts = prompts

@@ -81,7 +81,7 @@ async def health_generate(request: Request) -> Response:
     engine = server.admit()
     ids = tuple(engine.tokenizer.encode("ok", add_special_tokens=True))
     probe = GenerateRequest(ids, SamplingParams(max_new_tokens=1, temperature=0.0))
-    with await Generation.start(server, new_id("health"), [probe], timeout=20.0) as generation:
+    with await Generation.start(server, new_id("health-"), [probe], timeout=20.0) as generation:
         await generation.collect(1)
     return Response(status_code=200)
 

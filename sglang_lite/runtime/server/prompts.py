@@ -21,8 +21,8 @@ _RESERVED = ("messages", "tools", "add_generation_prompt", "continue_final_messa
 
 
 def new_id(prefix: str) -> str:
-    """A fresh id such as ``chatcmpl-1f…``."""
-    return f"{prefix}-{uuid.uuid4().hex}"
+    """A fresh id: ``chatcmpl-`` gives ``chatcmpl-1f…``."""
+    return f"{prefix}{uuid.uuid4().hex}"
 
 
 async def chat_ids(
