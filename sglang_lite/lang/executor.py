@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import itertools
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sglang_lite.errors import InvalidRequest, ProgramCancelled, ProgramError
-from sglang_lite.lang import expressions as ex
+from sglang_lite.lang import nodes
 from sglang_lite.lang.events import (
     ErrorEvent,
     Event,
@@ -50,7 +48,7 @@ class Operation:
     where: str = "-"
 
 
-Queued = tuple["ex.Expression | Operation", tuple[Variable, ...]]
+Queued = tuple["nodes.Expression | Operation", tuple[Variable, ...]]
 
 
 class Executor:
@@ -80,9 +78,9 @@ class Executor:
 
     # Submitting: from any thread.
 
-    def submit(self, expression: ex.Expression) -> None:
+    def submit(self, expression: nodes.Expression) -> None:
         """Queue an expression; its variables exist from now on."""
-        self._enqueue([(node, self._declare(node)) for node in _flatten(expression)])
+        self._enqueue([(node, self._declare(node)) for node in nodes.flatten(expression)])
 
     def submit_operation(self, operation: Operation) -> None:
         """Queue an operation in order with the nodes."""
@@ -102,18 +100,18 @@ class Executor:
 
     def _declare(self, node: Any) -> tuple[Variable, ...]:
         """Make the variables that ``node`` will fill."""
-        if isinstance(node, ex.ScopeEnd):
+        if isinstance(node, nodes.ScopeEnd):
             if not self._open_scopes:
                 raise InvalidRequest("var_scope_end", node.name, "a scope that is open")
             return (self._open_scopes.pop(),)
-        if not isinstance(node, (ex.Gen, ex.Select, ex.ScopeBegin)):
+        if not isinstance(node, (nodes.Gen, nodes.Select, nodes.ScopeBegin)):
             return ()
         variable = Variable(node.name, getattr(node, "value_type", None))
-        if isinstance(node, ex.ScopeBegin):
+        if isinstance(node, nodes.ScopeBegin):
             self._open_scopes.append(variable)
         if node.name is not None:
             self.publish(variable)
-        if isinstance(node, ex.Gen) and node.reasoning is not None:
+        if isinstance(node, nodes.Gen) and node.reasoning is not None:
             thoughts = Variable(f"{node.name}_reasoning_content")
             if node.name is not None:
                 self.publish(thoughts)
@@ -195,21 +193,21 @@ class Executor:
                 return
 
     def _execute(self, node: Any, variables: tuple[Variable, ...]) -> Awaitable[None] | None:
-        if isinstance(node, ex.Text):
+        if isinstance(node, nodes.Text):
             self.append(node.text)
-        elif isinstance(node, ex.Gen):
+        elif isinstance(node, nodes.Gen):
             self.emit(VariableBegin(self.path, node.name))
             return run_gen(self, node, variables)
-        elif isinstance(node, ex.Select):
+        elif isinstance(node, nodes.Select):
             self.emit(VariableBegin(self.path, node.name))
             return run_select(self, node, variables[0])
-        elif isinstance(node, ex.RoleBegin):
+        elif isinstance(node, nodes.RoleBegin):
             self._open_role(node.role, node.answer)
-        elif isinstance(node, ex.RoleEnd):
+        elif isinstance(node, nodes.RoleEnd):
             self._close_role(node.role)
-        elif isinstance(node, ex.ScopeBegin):
+        elif isinstance(node, nodes.ScopeBegin):
             self._scopes.append((variables[0], len(self.transcript.pieces)))
-        elif isinstance(node, ex.ScopeEnd):
+        elif isinstance(node, nodes.ScopeEnd):
             self._end_scope(variables[0])
         elif isinstance(node, Operation):
             return node.work()
@@ -292,7 +290,7 @@ class Executor:
     def _program_error(self, node: Any, error: Exception) -> BaseException:
         if isinstance(error, (ProgramError, ProgramCancelled)):
             return error
-        label = getattr(node, "label", None) or ex.pretty(node).strip()
+        label = getattr(node, "label", None) or nodes.pretty(node).strip()
         name = getattr(node, "name", None)
         return ProgramError(
             self.run.program, label, name, getattr(node, "where", "-") or "-", error
@@ -346,53 +344,6 @@ class Executor:
         await future
 
 
-class Checkpoint:
-    """A place in a state to come back to, taken in order with the queued nodes."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._variables: dict[str, int] = {}
-        self._mark: Mark | None = None
-
-    def take(self) -> None:
-        """Remember this place (any thread)."""
-        self._variables = {name: len(v) for name, v in self._executor.variables.items()}
-        self._executor.submit_operation(Operation("checkpoint", self._take))
-
-    def _take(self) -> None:
-        self._mark = self._executor.transcript.mark()
-
-    @property
-    def pieces(self) -> int:
-        """How many pieces the transcript had."""
-        return self._taken.pieces
-
-    @property
-    def open_role(self) -> str | None:
-        """The role that was open."""
-        return self._taken.open_role
-
-    @property
-    def _taken(self) -> Mark:
-        if self._mark is None:
-            raise RuntimeError("the checkpoint was not reached")
-        return self._mark
-
-    def restore_text(self) -> None:
-        """Take text and roles back; variables stay (loop thread)."""
-        self._executor.rollback(self._taken)
-
-    async def rollback(self) -> None:
-        """Take everything back, after what is queued has been worked off (loop thread)."""
-        executor = self._executor
-        executor.submit_operation(Operation("rollback", self.restore_text))
-        await asyncio.wrap_future(executor.barrier())
-        for name, variables in list(executor.variables.items()):
-            del variables[self._variables.get(name, 0) :]
-            if not variables:
-                del executor.variables[name]
-
-
 def fresh(error: BaseException | None) -> BaseException:
     """A copy of a :class:`ProgramError` with the same cause; other errors as they are."""
     if isinstance(error, ProgramError) and error.__cause__ is not None:
@@ -400,26 +351,3 @@ def fresh(error: BaseException | None) -> BaseException:
     if isinstance(error, ProgramCancelled):
         return ProgramCancelled(*error.args)
     return error if error is not None else RuntimeError("the state has not failed")
-
-
-def _flatten(expression: ex.Expression) -> list[Any]:
-    """The nodes in order; some learn what follows them."""
-    nodes = list(_nodes(expression))
-    for index, (node, following) in enumerate(itertools.pairwise(nodes)):
-        if isinstance(node, ex.Select) and isinstance(following, ex.Text):
-            nodes[index] = dataclasses.replace(node, follow=following.text)
-        elif isinstance(node, ex.RoleBegin) and isinstance(following, ex.Gen):
-            nodes[index] = dataclasses.replace(node, answer=node.role == "assistant")
-    return nodes
-
-
-def _nodes(expression: ex.Expression) -> Iterator[Any]:
-    if isinstance(expression, ex.Concat):
-        for item in expression.items:
-            yield from _nodes(item)
-    elif isinstance(expression, ex.SeparateReasoning):
-        tags = (expression.open_tag, expression.close_tag)
-        for node in _nodes(expression.expression):
-            yield dataclasses.replace(node, reasoning=tags) if isinstance(node, ex.Gen) else node
-    else:
-        yield expression

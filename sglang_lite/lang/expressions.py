@@ -1,15 +1,13 @@
 """Expressions: what a program appends to its state.
 
 Every constructor checks its arguments at the call and copies the caller's objects; the resulting
-nodes are frozen and remember their source line, so that an error can name it.
+nodes are those of :mod:`sglang_lite.lang.nodes`.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from sglang_lite.constraint import (
@@ -20,6 +18,17 @@ from sglang_lite.constraint import (
 )
 from sglang_lite.errors import InvalidRequest, NotSupported
 from sglang_lite.lang.choices import ChoicesSamplingMethod, token_length_normalized
+from sglang_lite.lang.nodes import (
+    Concat,
+    Expression,
+    Gen,
+    RoleBegin,
+    RoleEnd,
+    Select,
+    SeparateReasoning,
+    as_expression,
+    parts,
+)
 from sglang_lite.lang.typed import TypedValue
 from sglang_lite.sampling_params import SamplingParams
 
@@ -44,146 +53,6 @@ def source_line() -> str:
 
 
 _PACKAGE = "sglang_lite.lang"
-
-
-class Expression:
-    """Base class of everything that can be appended; ``+`` makes a sequence."""
-
-    def __add__(self, other: Any) -> Expression:
-        return Concat(_parts(self) + _parts(as_expression(other)))
-
-    def __radd__(self, other: Any) -> Expression:
-        return Concat(_parts(as_expression(other)) + _parts(self))
-
-
-def as_expression(value: Any) -> Expression:
-    """``value`` as an expression; only a str becomes one by itself."""
-    if isinstance(value, Expression):
-        return value
-    if isinstance(value, str):
-        return Text(value)
-    raise InvalidRequest("expression", value, "a str or an expression such as gen(...)")
-
-
-def _parts(expression: Expression) -> tuple[Expression, ...]:
-    return expression.items if isinstance(expression, Concat) else (expression,)
-
-
-@dataclass(frozen=True)
-class Text(Expression):
-    """A literal."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Concat(Expression):
-    """Several expressions, flat, in order."""
-
-    items: tuple[Expression, ...]
-
-
-@dataclass(frozen=True)
-class Argument(Expression):
-    """Stands for a program's argument while the program is traced."""
-
-    name: str
-
-    def __format__(self, spec: str) -> NoReturn:
-        raise TypeError(f"argument {self.name!r} has no value while the program is traced")
-
-    def __repr__(self) -> str:
-        return f"<argument {self.name}>"
-
-
-@dataclass(frozen=True)
-class LogprobOptions:
-    """Which log probabilities a ``gen`` wants back; see ``GenerateRequest`` for the meanings."""
-
-    return_logprob: bool = False
-    logprob_start_len: int = -1
-    top_logprobs_num: int = 0
-    return_text_in_logprobs: bool = False
-
-
-@dataclass(frozen=True)
-class Gen(Expression):
-    """Generate a text; ``given`` holds the sampling fields that this call sets itself.
-
-    ``reasoning``: the tags of the reasoning to be split off.
-    """
-
-    name: str | None
-    given: Mapping[str, Any]
-    constraint: Constraint | None
-    value_type: TypedValue | None
-    logprobs: Mapping[str, Any]
-    heal: bool | None
-    where: str
-    reasoning: tuple[str, str] | None = None
-
-    @property
-    def label(self) -> str:
-        """How messages call this node."""
-        return "gen" if self.name is None else f"gen({self.name!r})"
-
-
-@dataclass(frozen=True)
-class Select(Expression):
-    """Choose one of ``choices`` by its log probability; ``follow`` is the literal after it."""
-
-    name: str | None
-    choices: tuple[str, ...]
-    temperature: float
-    method: ChoicesSamplingMethod
-    terminator: str | None
-    where: str
-    follow: str = ""
-
-    @property
-    def label(self) -> str:
-        """How messages call this node."""
-        return "select" if self.name is None else f"select({self.name!r})"
-
-
-@dataclass(frozen=True)
-class RoleBegin(Expression):
-    """Opens a message of ``role``; ``answer``: a ``gen`` follows at once."""
-
-    role: str
-    where: str = field(default="", compare=False)
-    answer: bool = False
-
-
-@dataclass(frozen=True)
-class RoleEnd(Expression):
-    """Closes the message of ``role``."""
-
-    role: str
-    where: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True)
-class ScopeBegin(Expression):
-    """From here on, the text is captured as variable ``name``."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class ScopeEnd(Expression):
-    """The end of the span that ``ScopeBegin`` opened."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class SeparateReasoning(Expression):
-    """Run ``expression`` and split what its gens produced into reasoning and answer."""
-
-    expression: Expression
-    open_tag: str
-    close_tag: str
 
 
 def gen(
@@ -386,7 +255,7 @@ def role_message(role: str, expression: Any = None) -> Expression:
     if role not in ROLES:
         raise InvalidRequest("role", role, f"one of {', '.join(ROLES)}")
     where = source_line()
-    inner = () if expression is None else _parts(as_expression(expression))
+    inner = () if expression is None else parts(as_expression(expression))
     return Concat((RoleBegin(role, where), *inner, RoleEnd(role, where)))
 
 
@@ -465,22 +334,3 @@ def image(path: Any) -> NoReturn:
 def video(path: Any, num_frames: int) -> NoReturn:
     """Refused: the models of this runtime read text only."""
     raise NotSupported("video() is not supported: no backend of this package takes videos")
-
-
-def pretty(expression: Expression, depth: int = 0) -> str:
-    """The expression as an indented listing, one node a line."""
-    pad = "  " * depth
-    if isinstance(expression, Concat):
-        return "\n".join(pretty(item, depth) for item in expression.items)
-    if isinstance(expression, SeparateReasoning):
-        return f"{pad}separate_reasoning\n{pretty(expression.expression, depth + 1)}"
-    if isinstance(expression, Text):
-        return f"{pad}{json.dumps(expression.text, ensure_ascii=False)}"
-    if isinstance(expression, Gen):
-        return f"{pad}{expression.label}"
-    if isinstance(expression, Select):
-        return f"{pad}{expression.label} of {list(expression.choices)}"
-    if isinstance(expression, (RoleBegin, RoleEnd)):
-        edge = "begin" if isinstance(expression, RoleBegin) else "end"
-        return f"{pad}{expression.role}_{edge}"
-    return f"{pad}{expression!r}"

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, Literal
 
 from sglang_lite.errors import InvalidRequest
-from sglang_lite.lang import expressions as ex
 from sglang_lite.lang.executor import Operation, fresh
 from sglang_lite.lang.loop import await_on, block_on
+from sglang_lite.lang.nodes import Expression
 from sglang_lite.lang.state import ProgramState
 from sglang_lite.lang.variable import MISSING, Failure, Variable
 
@@ -44,7 +44,7 @@ class ProgramStateGroup:
             if len(other) != len(self._states):
                 raise InvalidRequest("expressions", other, f"{len(self._states)} of them")
             expressions = list(other)
-        elif callable(other) and not isinstance(other, ex.Expression):
+        elif callable(other) and not isinstance(other, Expression):
             expressions = [other(index) for index in range(len(self._states))]
         else:
             expressions = [other] * len(self._states)

@@ -12,7 +12,7 @@ from sglang_lite.constraint import Constraint
 from sglang_lite.errors import BackendError
 from sglang_lite.lang.choices import logprobs_of, mean, softmax
 from sglang_lite.lang.events import TextEvent, UsageEvent, VariableDelta, VariableEnd
-from sglang_lite.lang.expressions import Gen, LogprobOptions, Select
+from sglang_lite.lang.nodes import Gen, LogprobOptions, Select
 from sglang_lite.lang.reasoning import ReasoningSplitter
 from sglang_lite.lang.variable import Sample, Variable
 from sglang_lite.outputs import Logprobs, RequestOutput

@@ -2,15 +2,64 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sglang_lite.errors import CheckFailed, Incomplete, InvalidRequest
-from sglang_lite.lang.executor import Checkpoint, Operation
+from sglang_lite.lang.executor import Executor, Operation
 from sglang_lite.lang.loop import await_on, block_on
+from sglang_lite.lang.transcript import Mark
 
 if TYPE_CHECKING:
     from sglang_lite.lang.state import ProgramState
+
+
+class Checkpoint:
+    """A place in a state to come back to, taken in order with the queued nodes."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._variables: dict[str, int] = {}
+        self._mark: Mark | None = None
+
+    def take(self) -> None:
+        """Remember this place (any thread)."""
+        self._variables = {name: len(v) for name, v in self._executor.variables.items()}
+        self._executor.submit_operation(Operation("checkpoint", self._take))
+
+    def _take(self) -> None:
+        self._mark = self._executor.transcript.mark()
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces the transcript had."""
+        return self._taken.pieces
+
+    @property
+    def open_role(self) -> str | None:
+        """The role that was open."""
+        return self._taken.open_role
+
+    @property
+    def _taken(self) -> Mark:
+        if self._mark is None:
+            raise RuntimeError("the checkpoint was not reached")
+        return self._mark
+
+    def restore_text(self) -> None:
+        """Take text and roles back; variables stay (loop thread)."""
+        self._executor.rollback(self._taken)
+
+    async def rollback(self) -> None:
+        """Take everything back, after what is queued has been worked off (loop thread)."""
+        executor = self._executor
+        executor.submit_operation(Operation("rollback", self.restore_text))
+        await asyncio.wrap_future(executor.barrier())
+        for name, variables in list(executor.variables.items()):
+            del variables[self._variables.get(name, 0) :]
+            if not variables:
+                del executor.variables[name]
 
 
 class Scratch:

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sglang_lite.errors import InvalidRequest, NotSupported
-from sglang_lite.lang import expressions as ex
 from sglang_lite.lang.events import Event, TextEvent, VariableDelta, VariableEnd
 from sglang_lite.lang.executor import Executor, fresh
+from sglang_lite.lang.expressions import role_message, source_line
 from sglang_lite.lang.loop import (
     BODIES,
     aiterate,
@@ -22,6 +22,14 @@ from sglang_lite.lang.loop import (
     block_on,
     iterate,
     on_background_loop,
+)
+from sglang_lite.lang.nodes import (
+    Expression,
+    RoleBegin,
+    RoleEnd,
+    ScopeBegin,
+    ScopeEnd,
+    as_expression,
 )
 from sglang_lite.lang.run import CURRENT_RUN, Run
 from sglang_lite.lang.variable import Variable
@@ -99,7 +107,7 @@ class ProgramState:
     # Appending
 
     def __iadd__(self, other: Any) -> ProgramState:
-        self._executor.submit(ex.as_expression(other))
+        self._executor.submit(as_expression(other))
         if self._run.eager:
             self.sync()
         return self
@@ -118,17 +126,17 @@ class ProgramState:
 
     def _role(self, role: str, expr: Any) -> Any:
         if expr is not None:
-            self += ex.role_message(role, expr)
+            self += role_message(role, expr)
             return None
-        where = ex.source_line()
-        return self._scope(ex.RoleBegin(role, where), ex.RoleEnd(role, where))
+        where = source_line()
+        return self._scope(RoleBegin(role, where), RoleEnd(role, where))
 
     def var_scope(self, name: str) -> Any:
         """Context manager: the text appended inside becomes variable ``name``."""
-        return self._scope(ex.ScopeBegin(name), ex.ScopeEnd(name))
+        return self._scope(ScopeBegin(name), ScopeEnd(name))
 
     @contextmanager
-    def _scope(self, begin: ex.Expression, end: ex.Expression) -> Iterator[None]:
+    def _scope(self, begin: Expression, end: Expression) -> Iterator[None]:
         self._executor.submit(begin)
         try:
             yield
@@ -282,7 +290,7 @@ class ProgramState:
             raise NotSupported("fork(position_ids_offset=...): positions follow the text here")
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise InvalidRequest("size", size, "an integer, at least 1")
-        where = ex.source_line()
+        where = source_line()
         children = [type(self)(self._executor.fork(where)) for _ in range(size)]
         return ProgramStateGroup(self, children)
 

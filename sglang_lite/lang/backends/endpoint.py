@@ -13,8 +13,8 @@ from sglang_lite.lang.backends.base import Backend, ChoiceScores
 from sglang_lite.lang.backends.http import HttpClient
 from sglang_lite.lang.backends.lowering import sglang_params
 from sglang_lite.lang.chat_template import ChatTemplate, chatml, jinja
-from sglang_lite.lang.expressions import LogprobOptions
 from sglang_lite.lang.loop import block_on
+from sglang_lite.lang.nodes import LogprobOptions
 from sglang_lite.lang.transcript import Piece, Prompt, any_of, runs
 from sglang_lite.outputs import FinishReason, Logprobs, RequestOutput, Usage
 from sglang_lite.sampling_params import SamplingParams

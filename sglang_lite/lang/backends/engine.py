@@ -9,7 +9,7 @@ from typing import Any
 from sglang_lite.errors import EngineError
 from sglang_lite.lang.backends.base import Backend, ChoiceScores
 from sglang_lite.lang.chat_template import ChatTemplate
-from sglang_lite.lang.expressions import LogprobOptions
+from sglang_lite.lang.nodes import LogprobOptions
 from sglang_lite.lang.transcript import Piece, Prompt, any_of, runs
 from sglang_lite.outputs import RequestOutput, TokenLogprob
 from sglang_lite.runtime.engine import Engine

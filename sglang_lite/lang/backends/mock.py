@@ -9,7 +9,7 @@ from typing import Any
 from sglang_lite.errors import BackendError
 from sglang_lite.lang.backends.base import Backend, ChoiceScores
 from sglang_lite.lang.chat_template import ChatTemplate, chatml
-from sglang_lite.lang.expressions import LogprobOptions
+from sglang_lite.lang.nodes import LogprobOptions
 from sglang_lite.lang.transcript import Piece, Prompt
 from sglang_lite.outputs import FinishReason, RequestOutput, Usage
 from sglang_lite.sampling_params import SamplingParams
