@@ -96,8 +96,8 @@ def optional_calls(
 ) -> StructuralTag:
     """Free text in which calls may stand (``tool_choice`` "auto").
 
-    Unless ``parallel``, the text ends with the first call.  Raises :class:`InvalidRequest` where there
-    is no tool, or two have the same name.
+    Unless ``parallel``, the text ends with the first call.  Raises :class:`InvalidRequest` where
+    there is no tool, or two have the same name.
     """
     _check(tools)
     trigger = style.begin.strip() or '{"name": '

@@ -198,8 +198,7 @@ class Rules:
             starts[name] = ir.union(*rest)
         if len(members) == 1:
             name = members[0]
-            again = self.nonempty(ir.union(*edges[name].get(name, ())))
-            self.nodes[name] = ir.sequence(starts[name], ir.repeat(again))
+            self._write_repetition(name, starts[name], ir.union(*edges[name].get(name, ())))
         else:
             for name in members:
                 self._write_paths(name, members, starts, edges)
@@ -233,6 +232,28 @@ class Rules:
 
     def _left_corner_rules(self, node: ir.Node) -> set[str]:
         return {self._nonempty_rule(name) for name in self._left_corners(node)}
+
+    def _write_repetition(self, name: str, start: ir.Node, more: ir.Node) -> None:
+        """Define ``name`` as ``start`` ``more``*, with less ambiguity where it is easy.
+
+        ``e: e "+" e | "-" e | "1"`` says what ``e: p ("+" p)*``, ``p: "-" p | "1"`` says: an ``e``
+        at the right end adds only what the repetition around it can add.
+        """
+        operand = ir.Ref(f"{name}/operand")
+        self.nodes[operand.name] = self._at_right_end(start, name, operand)
+        more = self._at_right_end(more, name, operand)
+        self.nodes[name] = ir.sequence(operand, ir.repeat(self.nonempty(more)))
+
+    def _at_right_end(self, node: ir.Node, name: str, operand: ir.Ref) -> ir.Node:
+        """``node`` with ``operand`` in place of ``name`` where nothing follows it."""
+        if isinstance(node, ir.Ref) and self._nonempty_rule(node.name) == name:
+            return operand if node.name == name else ir.optional(operand)
+        if isinstance(node, ir.Sequence):
+            last = self._at_right_end(node.items[-1], name, operand)
+            return ir.sequence(*node.items[:-1], last)
+        if isinstance(node, ir.Union):
+            return ir.union(*(self._at_right_end(item, name, operand) for item in node.items))
+        return node
 
     def _write_paths(
         self,

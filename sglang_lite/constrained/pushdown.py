@@ -212,7 +212,7 @@ class Pushdown:
             if here.head is not None and here.below is not None:
                 here.head.expand(self, here.below, expansion)
             elif isinstance(here, Fork):
-                expansion.work += here.parts
+                expansion.work += self._by_head(here)
             else:
                 accepting = True
         items = tuple(
@@ -220,6 +220,21 @@ class Pushdown:
             for cursor, belows in expansion.leaves.items()
         )
         return Closure(items, accepting)
+
+    def _by_head(self, fork: Fork) -> list[Stack]:
+        """The parts of ``fork``, those with the same head merged: h·a or h·b is h·(a or b).
+
+        Without it an ambiguous grammar doubles its stacks at each level.
+        """
+        belows: dict[Frame, list[Stack]] = {}
+        found: list[Stack] = []
+        for part in fork.parts:
+            if part.head is None or part.below is None:
+                found.append(part)
+            else:
+                belows.setdefault(part.head, []).append(part.below)
+        found += [self.push((head,), self.fork(rests)) for head, rests in belows.items()]
+        return found
 
     # -- states ----------------------------------------------------------------------------------
 

@@ -148,6 +148,17 @@ def test_notation(grammar: str, good: list[str], bad: list[str]) -> None:
         assert not accepts(language, text), text
 
 
+def test_ambiguous_operators_equal_a_regex() -> None:
+    language = lower_grammar('root ::= root [+*] root | "-" root | root "!" | "1" | "(" root ")"')
+    pattern = re.compile(r"-*1!*(?:[+*]-*1!*)*")
+    for length in range(1, 7):
+        for letters in itertools.product("1+-!", repeat=length):
+            text = "".join(letters)
+            assert accepts(language, text) == (pattern.fullmatch(text) is not None), text
+    assert accepts(language, "-(1+-(1*1)!)*1")
+    assert not accepts(language, "-(1+)")
+
+
 def test_start_rule_can_be_chosen() -> None:
     assert accepts(lower_grammar('root ::= "a"\nother ::= "b"', start="other"), "b")
     with pytest.raises(InvalidGrammar, match="no rule 'main'"):
@@ -225,7 +236,8 @@ def test_deep_chains_of_empty_rules_do_not_recurse() -> None:
     count = 3_000
     rules = "".join(f'r{i} ::= r{i + 1}? "a"?\n' for i in range(count))
     language = lower_grammar(f'root ::= (r0)* "x"\n{rules}r{count} ::= "end"')
-    assert len(language.rules) == 2 * count + 2  # each rule, and each without the empty text
+    assert len(language.rules) == count + 2
+    assert "r0" not in language.rules  # only its texts but the empty one are repeated
 
 
 @settings(max_examples=200, deadline=None)
