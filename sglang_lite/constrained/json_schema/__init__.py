@@ -50,4 +50,12 @@ def lower_json_schema(
     root, rules = lowering.language(normaliser.root())
     if root is ir.NEVER:
         raise UnsatisfiableSchema("", "no JSON value satisfies it")
-    return ir.Language(root, rules, tuple(normaliser.warnings))
+    return ir.Language(root, rules, (*normaliser.warnings, *_notes(normaliser.document)))
+
+
+def _notes(document: Document) -> list[str]:
+    """What the specification says to ignore, but its author may not have meant to be."""
+    return [
+        f"keyword '{keyword}' has no meaning in draft {document.draft}, which $schema declares"
+        for keyword in document.ignored
+    ]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from sglang_lite.constrained import ir
 from sglang_lite.constrained.json_schema import records as R
-from sglang_lite.constrained.json_schema.intersect import item_schema, least
-from sglang_lite.constrained.json_schema.negate import negated_terms
+from sglang_lite.constrained.json_schema.contains import lower_contains
+from sglang_lite.constrained.json_schema.intersect import least
 from sglang_lite.constrained.json_schema.values import identity
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 MAX_DISTINCT = 64
 """Largest finite set of items that uniqueItems is enforced over."""
-MAX_CONTAINS = 3
-"""Different contains of one array whose combinations are told apart."""
 
 
 def lower_array(to: Lowering, record: R.Array) -> ir.Node:
@@ -46,50 +44,14 @@ def _items(to: Lowering, record: R.Array) -> ir.Node:
 
 
 def _containing(to: Lowering, record: R.Array) -> ir.Node:
-    """Every item is of one kind for each set of ``contains`` schemas that it is counted for.
-
-    Where a schema has no maximum an item may satisfy it without being counted, so its negation is
-    needed only beside a maximum.
-    """
-    wanted = record.contains
-    if len(wanted) > 1 or any(each.start > len(record.prefix) for each in wanted):
-        return _several(to, record)
-    each = wanted[0]
-    counted = to.value(R.both(record.rest, each.schema))
-    head = [
-        (_head(to, record, place, each, True), _head(to, record, place, each, False))
-        for place in range(max(len(record.prefix), each.start))
-    ]
-    return ir.repeat_kinds(
-        [
-            ir.Kind(counted, each.minimum, each.maximum),
-            ir.Kind(_uncounted(to, record.rest, each)),
-        ],
-        record.min_items,
-        record.max_items,
-        to.syntax.comma,
-        head,
-    )
-
-
-def _head(to: Lowering, record: R.Array, place: int, each: R.Contains, counts: bool) -> ir.Node:
-    schema = item_schema(record, place)
-    if place < each.start:
-        return ir.NEVER if counts else to.value(schema)
-    return to.value(R.both(schema, each.schema)) if counts else _uncounted(to, schema, each)
-
-
-def _uncounted(to: Lowering, schema: R.Conj, each: R.Contains) -> ir.Node:
-    if each.maximum is None:
-        return to.value(schema)
-    return ir.union(*(to.value(R.both(schema, negated)) for negated in negated_terms(each.schema)))
-
-
-def _several(to: Lowering, record: R.Array) -> ir.Node:
-    origin = record.contains[0].origin
-    assert origin is not None
-    to.normaliser.refuse(origin, "contains", "is combined with another contains on one array")
-    return _items(to, record._replace(contains=()))
+    found = lower_contains(to, record)
+    if found is None:
+        origin = record.contains[0].origin
+        assert origin is not None
+        reason = "has too many combinations with other contains of the same array"
+        to.normaliser.refuse(origin, "contains", reason)
+        return _items(to, record)
+    return found
 
 
 def _unique(to: Lowering, record: R.Array) -> ir.Node:

@@ -41,8 +41,21 @@ _DRAFTS: tuple[tuple[str, Draft], ...] = (
 )
 
 
+_SINCE: dict[str, Draft] = {
+    **dict.fromkeys(("const", "contains", "propertyNames"), 6),
+    **dict.fromkeys(("if", "then", "else"), 7),
+    **dict.fromkeys(("dependentRequired", "dependentSchemas", "minContains", "maxContains"), 2019),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties", "$recursiveRef"), 2019),
+    **dict.fromkeys(("prefixItems", "$dynamicRef"), 2020),
+}
+"""The draft that introduced a keyword; in a document of an earlier one it is an annotation."""
+
+
 class Node:
-    """One schema of a document; identity is the place, so ``==`` is ``is``."""
+    """One schema of a document; identity is the place, so ``==`` is ``is``.
+
+    ``schema`` lacks the keywords that the document's draft does not know.
+    """
 
     __slots__ = ("index", "parent", "resource", "schema", "tokens")
 
@@ -76,14 +89,13 @@ class Node:
 class Resource:
     """A schema resource: a root schema or one with its own ``$id``, and its anchors."""
 
-    __slots__ = ("anchors", "dynamic_anchors", "recursive", "root", "uri")
+    __slots__ = ("anchors", "dynamic_anchors", "recursive", "root", "text", "uri")
 
-    def __init__(self, uri: str, root: Node) -> None:
+    def __init__(self, uri: str, root: Node, text: Any) -> None:
         self.uri = uri
         self.root = root
-        self.recursive = (
-            isinstance(root.schema, dict) and root.schema.get("$recursiveAnchor") is True
-        )
+        self.text = text
+        self.recursive = isinstance(text, dict) and text.get("$recursiveAnchor") is True
         self.anchors: dict[str, Node] = {}
         self.dynamic_anchors: dict[str, Node] = {}
 
@@ -110,10 +122,11 @@ class Document:
         self._indexed = False
         self._count = 0
         self.draft: Draft = _draft_of(root)
+        self.ignored: dict[str, None] = {}
         self.dynamic = '"$dynamicRef"' in text or '"$recursiveRef"' in text
         self.root = self._new(root, None, ())
         if self.root.resource is None:
-            self.root.resource = self._resources[""] = Resource("", self.root)
+            self.root.resource = self._resources[""] = Resource("", self.root, root)
         self._resources.setdefault("", self.root.resource)
 
     def child(self, parent: Node, *tokens: str) -> Node:
@@ -195,7 +208,8 @@ class Document:
         return target
 
     def _walk(self, source: Node, keyword: str, reference: str, start: Node, pointer: str) -> Node:
-        node, schema, pending = start, start.schema, []
+        assert start.resource is not None
+        node, schema, pending = start, start.resource.text, []
         for part in pointer.split("/")[1:]:
             token = part.replace("~1", "/").replace("~0", "~")
             try:
@@ -212,15 +226,25 @@ class Document:
 
     def _new(self, schema: Any, parent: Node | None, tokens: tuple[str, ...]) -> Node:
         resource = parent.resource if parent is not None else None
-        node = Node(schema, parent, tokens, resource, self._count)
+        node = Node(self._known(schema), parent, tokens, resource, self._count)
         self._count += 1
         if isinstance(schema, dict):
             self._nodes[id(schema)] = node
             own = self._own_id(schema)
             if own is not None:
                 uri = _join(resource.uri if resource else "", own).rstrip("#")
-                node.resource = self._resources[uri] = Resource(uri, node)
+                node.resource = self._resources[uri] = Resource(uri, node, schema)
         return node
+
+    def _known(self, schema: Any) -> Any:
+        """``schema`` without the keywords that came after the document's draft."""
+        if self.draft == 2020 or not isinstance(schema, dict):
+            return schema
+        later = [keyword for keyword in schema if _SINCE.get(keyword, 0) > self.draft]
+        if not later:
+            return schema
+        self.ignored.update(dict.fromkeys(later))
+        return {keyword: value for keyword, value in schema.items() if keyword not in later}
 
     def _own_id(self, schema: dict[str, Any]) -> str | None:
         """The ``$id`` that makes ``schema`` a resource of its own."""
