@@ -288,7 +288,7 @@ class Engine:
 
     def flush_cache(self) -> bool:
         """Forget every cached prefix that no running request uses; True if the cache is empty."""
-        return self._loop.call(self._loop.flush_cache)
+        return self._loop.call(self._loop.core.flush_cache)
 
     def stats(self) -> dict[str, Any]:
         """Numbers of now (running, waiting, slots) and counters since the start; never waits."""
@@ -296,7 +296,7 @@ class Engine:
 
     def snapshot(self, max_nodes: int = 200) -> dict[str, Any]:
         """The radix tree's top, the slots, the running and waiting requests, as JSON values."""
-        shot = self._loop.call(lambda: self._loop.snapshot(max_nodes))
+        shot = self._loop.call(lambda: self._loop.core.snapshot(max_nodes))
         for node in shot["tree"]:
             node["text"] = self.tokenizer.decode(node["tokens"], skip_special_tokens=False)[:60]
             node["tokens"] = node.pop("length")
@@ -307,7 +307,7 @@ class Engine:
 
         Raises :class:`AssertionError` that names the broken one.
         """
-        self._loop.call(self._loop.check)
+        self._loop.call(self._loop.core.check)
 
     def shutdown(self) -> None:
         """Stop the engine's thread; unfinished streams raise :class:`EngineError`.  Idempotent."""

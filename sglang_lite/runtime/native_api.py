@@ -197,8 +197,8 @@ class Sample:
         return fields
 
     def _entries(self, entries: Sequence[TokenLogprob]) -> list[list[Any]]:
-        name = self.describe or (lambda token: None)
-        return [[value, token, name(token)] for value, token in entries]
+        name = self.describe
+        return [[value, token, name and name(token)] for value, token in entries]
 
     def _lists(self, positions: Sequence[Sequence[TokenLogprob]]) -> list[list[list[Any]] | None]:
         return [self._entries(entries) if entries else None for entries in positions]

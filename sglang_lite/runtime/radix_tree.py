@@ -102,7 +102,7 @@ class RadixTree:
         A node that agrees in part only is split.  The result is not protected until :meth:`lock`.
         """
         self._clock += 1
-        node = self._root(namespace)
+        node: Node = self._root(namespace)
         node.time = self._clock
         pieces = []
         for child, common in self._walk(tokens[:limit].tobytes(), node):
@@ -113,7 +113,7 @@ class RadixTree:
 
     def peek(self, tokens: array[int], limit: int, namespace: str = "") -> tuple[int, Node | None]:
         """Length and last node of what :meth:`match` would find; changes nothing."""
-        node = self._roots.get(namespace)
+        node: Node | None = self._roots.get(namespace)
         length = 0
         if node is not None:
             for child, common in self._walk(tokens[:limit].tobytes(), node):
@@ -138,7 +138,7 @@ class RadixTree:
         ``oldest``: new nodes count as never used.
         """
         self._clock += 1
-        node = self._root(namespace)
+        node: Node = self._root(namespace)
         node.time = self._clock
         key = tokens.tobytes()
         present = 0
@@ -210,7 +210,7 @@ class RadixTree:
     def nodes(self) -> Iterator[tuple[str, Node]]:
         """Every node but the roots, with its namespace, parents first."""
         for namespace, root in self._roots.items():
-            pending = [root]
+            pending: list[Node] = [root]
             while pending:
                 node = pending.pop()
                 pending.extend(node.children.values())

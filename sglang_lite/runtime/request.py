@@ -86,6 +86,7 @@ class Request:
         self.namespace = source.cache_salt
         self.tokens: array[int] = array("i", source.input_ids)
         self.status = Status.WAITING
+        self.siblings: list[Request] = [self]
         self.overtaken = 0
         self.started = False
         self.aborted = False

@@ -147,7 +147,9 @@ def _sample_allowed(logits: torch.Tensor, row: SamplingRow) -> int:
     if not np.isfinite(values.max()):
         return -1
     order = np.lexsort((ids, -values))
-    return _choose(values[order], ids[order], row, total=None)
+    token = _choose(values[order], ids[order], row, total=None)
+    assert token is not None, "all candidates are there"
+    return token
 
 
 def _sample_wide(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> np.ndarray:
@@ -171,10 +173,10 @@ def _sample_wide(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> np.ndarra
     top = FIRST_TOP
     while rest:
         top = min(top, logits.shape[1])
-        values, ids = _top(logits[rest], top)
+        values, candidates = _top(logits[rest], top)
         undecided = []
         for at, i in enumerate(rest):
-            token = _choose(values[at], ids[at], rows[i], totals[at], logits.shape[1])
+            token = _choose(values[at], candidates[at], rows[i], totals[at], logits.shape[1])
             if token is None:
                 undecided.append(at)
             else:

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -540,10 +540,14 @@ def test_a_full_queue_refuses() -> None:
     with toy_engine(max_queued_requests=3, max_running_requests=1) as engine:
         gate = threading.Event()
         engine.toy.before_step = gate.wait
-        streams = [engine.submit(request(engine, "x", max_new_tokens=2)) for _ in range(3)]
-        with pytest.raises(QueueFull, match="3 is the limit"):
-            engine.submit(request(engine, "x"))
-        gate.set()
+        try:
+            streams = [engine.submit(request(engine, "x", max_new_tokens=2))]
+            wait_for(lambda: engine.stats()["num_running_reqs"] == 1)
+            streams += [engine.submit(request(engine, "x", max_new_tokens=2)) for _ in range(3)]
+            with pytest.raises(QueueFull, match="3 samples are waiting, and 3 is the limit"):
+                engine.submit(request(engine, "x"))
+        finally:
+            gate.set()
         assert all(list(stream)[-1].finish_reason for stream in streams)
         assert engine.generate("x", greedy(2))["output_ids"]
         assert engine.stats()["num_rejected_requests_total"] == 1
@@ -561,11 +565,15 @@ def test_a_name_in_use_is_refused_and_free_again_after(engine: Engine) -> None:
 # Life cycle
 
 
-def wait_until_idle(engine: Engine, seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
-    while engine.stats()["num_running_reqs"] or engine.stats()["num_queue_reqs"]:
-        assert time.monotonic() < deadline, "the engine did not become idle"
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.001)
+
+
+def wait_until_idle(engine: Engine) -> None:
+    wait_for(lambda: not engine.stats()["num_running_reqs"] + engine.stats()["num_queue_reqs"])
 
 
 def test_abort_all_and_unknown_names(engine: Engine) -> None:
@@ -608,9 +616,13 @@ def test_what_was_produced_before_a_failure_is_delivered(engine: Engine) -> None
     engine.toy.before_step = fail_later
     stream = engine.submit(request(engine, "x", temperature=0))
     tokens: list[int] = []
-    with pytest.raises(EngineError, match="late"):
+
+    def read() -> None:
         for output in stream:
-            tokens += output.token_ids
+            tokens.extend(output.token_ids)
+
+    with pytest.raises(EngineError, match="late"):
+        read()
     assert tokens == expected_greedy([ids_of(engine, "x")[0]], 3)
     with pytest.raises(EngineError):
         next(stream)
@@ -639,7 +651,7 @@ def test_a_fatal_failure_reaches_every_present_and_future_waiter() -> None:
     def fatal() -> None:
         raise SystemError("fatal")
 
-    engine._loop._step = fatal  # type: ignore[method-assign]
+    engine._loop.core.step = fatal  # type: ignore[method-assign]
     with pytest.raises(EngineError, match="fatal"):
         list(stream)
     for call in (lambda: engine.generate("x"), engine.check, engine.flush_cache):
