@@ -14,9 +14,11 @@ from starlette.types import ASGIApp
 
 from sglang_lite.errors import SglangLiteError
 from sglang_lite.runtime.server import (
+    decisions,
     native,
     openai_chat,
     openai_completions,
+    openai_responses,
     operations,
     tokens,
 )
@@ -26,12 +28,25 @@ from sglang_lite.runtime.server.errors import ApiError, handle
 from sglang_lite.runtime.server.limits import Guard
 from sglang_lite.runtime.server.schemas.chat import ChatCompletionRequest
 from sglang_lite.runtime.server.schemas.completions import CompletionRequest
+from sglang_lite.runtime.server.schemas.decisions import DecisionRequest
 from sglang_lite.runtime.server.schemas.native import AbortBody, GenerateBody
+from sglang_lite.runtime.server.schemas.responses import ResponsesRequest
 from sglang_lite.runtime.server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 
+ROUTES = (
+    operations,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    decisions,
+    native,
+    tokens,
+)
 BODIES = (
     ChatCompletionRequest,
     CompletionRequest,
+    ResponsesRequest,
+    DecisionRequest,
     GenerateBody,
     AbortBody,
     TokenizeRequest,
@@ -49,7 +64,7 @@ def create_app(config: ServerConfig) -> tuple[ASGIApp, ServerContext]:
         generate_unique_id_function=_operation_id,
     )
     app.state.server = server
-    for module in (operations, openai_chat, openai_completions, native, tokens):
+    for module in ROUTES:
         app.include_router(module.router)
     for kind in (ApiError, SglangLiteError, ValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, handle)

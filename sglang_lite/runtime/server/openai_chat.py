@@ -39,6 +39,24 @@ async def chat_completions(request: Request) -> Response:
     """Answer a conversation; as server-sent events with ``stream``."""
     server = server_of(request)
     body = await read_body(request, ChatCompletionRequest)
+    name = body.rid or body.request_id or new_id("chatcmpl-")
+    generation, plan = await start_chat(server, body, name)
+    reply = ChatReply(server, body, plan, name)
+    headers = server.note_ignored(body.ignored_fields)
+    if body.stream:
+        keep_alive = server.config.keep_alive_interval
+        return EventStream(reply.events(generation), keep_alive=keep_alive, headers=headers)
+    with generation:
+        samples = (await generation.collect(body.n or 1))[0]
+        for sample in samples:
+            generation.check(sample.finish_reason)
+        return JSONResponse(reply.whole(samples), headers=headers)
+
+
+async def start_chat(
+    server: ServerContext, body: ChatCompletionRequest, name: str
+) -> tuple[Generation, ToolPlan]:
+    """Check, render, tokenise, compile and admit; ``name`` is the engine's request id."""
     body.check()
     server.check_model(body.model)
     engine = server.admit()
@@ -57,26 +75,11 @@ async def chat_completions(request: Request) -> Response:
         template_kwargs=body.chat_template_kwargs,
     )
     params = clamped(params, len(ids), engine.context_length)
-    reply = ChatReply(server, body, plan)
+    request = engine_request(body, name, ids, params, body.top_logprobs or 0)
     generation = await Generation.start(
-        server,
-        reply.id,
-        [engine_request(body, reply.id, ids, params, body.top_logprobs or 0)],
-        timeout=body.timeout,
-        param=wire.param if wire else "tools",
+        server, name, [request], timeout=body.timeout, param=wire.param if wire else "tools"
     )
-    headers = server.note_ignored(body.ignored_fields)
-    if body.stream:
-        return EventStream(
-            reply.events(generation, params.n),
-            keep_alive=server.config.keep_alive_interval,
-            headers=headers,
-        )
-    with generation:
-        samples = (await generation.collect(params.n))[0]
-        for sample in samples:
-            generation.check(sample.finish_reason)
-        return JSONResponse(reply.whole(samples), headers=headers)
+    return generation, plan
 
 
 async def check_tool_schemas(server: ServerContext, plan: ToolPlan) -> None:
@@ -106,8 +109,10 @@ def engine_request(
 class ChatReply:
     """Writes the answer to one request, whole or in chunks."""
 
-    def __init__(self, server: ServerContext, body: ChatCompletionRequest, plan: ToolPlan) -> None:
-        self.id = body.rid or body.request_id or new_id("chatcmpl-")
+    def __init__(
+        self, server: ServerContext, body: ChatCompletionRequest, plan: ToolPlan, name: str
+    ) -> None:
+        self.id = name
         self._server = server
         self._body = body
         self._plan = plan
@@ -163,10 +168,10 @@ class ChatReply:
             fields["finish_reason"] = self._plan.finish_reason(reason.type, calls)
         return fields
 
-    async def events(self, generation: Generation, n: int) -> AsyncGenerator[bytes, None]:
+    async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """Role chunks, deltas, finish chunks, the usage if asked for, ``[DONE]``."""
         with generation:
-            for index in range(n):
+            for index in range(self._body.n or 1):
                 yield self._chunk(index, {"role": "assistant", "content": ""})
             latest: dict[int, Usage] = {}
             async for _, output in generation.outputs():
