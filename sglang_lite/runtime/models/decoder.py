@@ -8,7 +8,6 @@ plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +18,7 @@ from sglang_lite.runtime.attention.plan import AttentionBackend
 from sglang_lite.runtime.batch import Batch
 from sglang_lite.runtime.kv_cache import KVCache
 from sglang_lite.runtime.models.config import ModelConfig
+from sglang_lite.runtime.models.kernels import LinearFactory
 from sglang_lite.runtime.models.linear import Linear
 from sglang_lite.runtime.models.rope import rope_tables
 from sglang_lite.runtime.models.weights import Weights
@@ -44,8 +44,8 @@ class Layer:
 class FusedDecoder:
     """A :class:`~sglang_lite.runtime.models.base.Model` of the Llama family.
 
-    ``make_linear(weight, bias)`` chooses the matrix kernel; weights come in the checkpoint's
-    dtype and leave as ``dtype`` on ``device``.
+    Weights come in the checkpoint's dtype and are used as ``dtype`` on ``device``; ``linears``
+    chooses the kernels of the matrices.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class FusedDecoder:
         config: ModelConfig,
         weights: Weights,
         attention: AttentionBackend,
-        make_linear: Callable[[torch.Tensor, torch.Tensor | None], Linear],
+        linears: LinearFactory,
         *,
         dtype: torch.dtype,
         device: torch.device,
@@ -74,30 +74,17 @@ class FusedDecoder:
         self.kv_cache = KVCache(
             [(config.num_kv_heads, config.head_dim)] * config.num_layers, kv_slots, dtype, device
         )
-        self._load(weights, make_linear)
+        self._load(weights, linears)
 
-    def _load(
-        self,
-        weights: Weights,
-        make_linear: Callable[[torch.Tensor, torch.Tensor | None], Linear],
-    ) -> None:
+    def _load(self, weights: Weights, linears: LinearFactory) -> None:
         def tensor(name: str) -> torch.Tensor:
             return weights[name].to(self.device, self.dtype)
-
-        def linear(prefix: str, *names: str) -> Linear:
-            matrices = [weights[f"{prefix}{name}.weight"] for name in names]
-            biases = [b for b in (weights.get(f"{prefix}{n}.bias") for n in names) if b is not None]
-            if biases and len(biases) != len(names):
-                raise UnsupportedModel(f"only some of {names} in {prefix!r} have a bias")
-            bias = torch.cat(biases).to(self.device, self.dtype) if biases else None
-            matrix = torch.cat(matrices) if len(matrices) > 1 else matrices[0]
-            return make_linear(matrix.to(self.device, self.dtype), bias)
 
         self.embedding = tensor("model.embed_tokens.weight")
         self.final_norm = tensor("model.norm.weight")
         tied = self.config.raw.get("tie_word_embeddings", False) or "lm_head.weight" not in weights
-        weights.get("lm_head.weight")
-        self.head = make_linear(self.embedding if tied else tensor("lm_head.weight"), None)
+        weights.skip("lm_head.weight")
+        self.head = linears.head("model.embed_tokens.weight" if tied else "lm_head.weight")
         rotary = self.config.raw.get("no_rope_layers") or [1] * self.config.num_layers
         self.layers = []
         for i in range(self.config.num_layers):
@@ -105,12 +92,12 @@ class FusedDecoder:
             self.layers.append(
                 Layer(
                     input_norm=tensor(f"{name}input_layernorm.weight"),
-                    qkv=linear(f"{name}self_attn.", "q_proj", "k_proj", "v_proj"),
+                    qkv=linears.layer(f"{name}self_attn.", "q_proj", "k_proj", "v_proj"),
                     qk_norm=self._qk_norm(weights, f"{name}self_attn."),
-                    output=linear(f"{name}self_attn.", "o_proj"),
+                    output=linears.layer(f"{name}self_attn.", "o_proj"),
                     mlp_norm=tensor(f"{name}post_attention_layernorm.weight"),
-                    gate_up=linear(f"{name}mlp.", "gate_proj", "up_proj"),
-                    down=linear(f"{name}mlp.", "down_proj"),
+                    gate_up=linears.layer(f"{name}mlp.", "gate_proj", "up_proj"),
+                    down=linears.layer(f"{name}mlp.", "down_proj"),
                     window=self.config.windows[i],
                     rotary=bool(rotary[i]),
                 )

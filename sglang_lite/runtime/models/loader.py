@@ -11,7 +11,7 @@ from sglang_lite.runtime.attention.cpu import TorchAttention
 from sglang_lite.runtime.models.base import Model
 from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.models.decoder import FUSED_FAMILIES, FusedDecoder
-from sglang_lite.runtime.models.linear import Linear
+from sglang_lite.runtime.models.kernels import LinearFactory
 from sglang_lite.runtime.models.weights import Weights
 
 DTYPES = {
@@ -38,19 +38,18 @@ def load_model(
     config = ModelConfig.from_folder(folder)
     if kv_slots < 1:
         raise InvalidRequest("kv_slots", kv_slots, "at least 1")
-    if quantization is not None:
-        raise InvalidRequest("quantization", quantization, "None")
     where = resolve_device(device)
     precision = resolve_dtype(dtype, config, where)
     if config.model_type not in FUSED_FAMILIES:
         raise UnsupportedModel(
             f"model type {config.model_type!r} (supported: {', '.join(sorted(FUSED_FAMILIES))})"
         )
+    weights = Weights(folder)
     return FusedDecoder(
         config,
-        Weights(folder),
+        weights,
         TorchAttention(where),
-        Linear,
+        LinearFactory(weights, config, precision, where, quantization),
         dtype=precision,
         device=where,
         kv_slots=kv_slots,

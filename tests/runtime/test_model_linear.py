@@ -1,0 +1,160 @@
+"""Weight formats, the private kernels and their fallbacks, and the choice between them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sglang_lite.errors import InvalidRequest
+from sglang_lite.runtime.default_model import resolve_model_path
+from sglang_lite.runtime.models import linear
+from sglang_lite.runtime.models.loader import load_model
+from sglang_lite.runtime.models.quantize import Int4Weight, quantise_int4, quantise_int8
+from tests.runtime.gguf_writer import tiny_llama_gguf
+from tests.runtime.test_model_decoder import Sequence, greedy, prompt, step
+from tests.runtime.tiny import make_tiny_model
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_int4_levels_are_exact():
+    levels = torch.arange(32).remainder(16).repeat(4, 2).float() * 0.25 - 1.5
+    weight = quantise_int4(levels)
+    assert weight.quants.shape == (4, 64)
+    assert weight.scales.shape == (4, 2)
+    torch.testing.assert_close(weight.dequantise(), levels)
+
+
+def test_int4_error_is_at_most_half_a_step():
+    weight = random(16, 128)
+    quantised = quantise_int4(weight)
+    error = (quantised.dequantise() - weight).abs().unflatten(1, (-1, 32)).amax(-1)
+    assert (error <= quantised.scales * 0.5001).all()
+
+
+def test_a_constant_group_is_exact():
+    weight = torch.full((16, 32), 0.7)
+    torch.testing.assert_close(quantise_int4(weight).dequantise(), weight)
+    zeros = torch.zeros(16, 32)
+    assert torch.equal(quantise_int8(zeros).dequantise(), zeros)
+
+
+def test_int8_error_and_halves():
+    weight = random(16, 64)
+    quantised = quantise_int8(weight)
+    error = (quantised.dequantise() - weight).abs().unflatten(1, (-1, 32)).amax(-1)
+    assert (error <= quantised.scales * 0.51).all()
+    high, low = quantised.halves().dequantise().chunk(2)
+    torch.testing.assert_close(high + low, quantised.dequantise())
+
+
+def native():
+    """4-bit numbers as a GGUF file holds them: minimum and scale are independent."""
+    generator = torch.Generator().manual_seed(0)
+    quants = torch.randint(0, 16, (48, 64), dtype=torch.uint8, generator=generator)
+    return Int4Weight(quants, random(48, 2).abs() * 0.1 + 0.01, random(48, 2, seed=1) * 0.3)
+
+
+MAKERS = {
+    "packed": lambda: (linear.packed_linear(random(48, 64).bfloat16()), random(48, 64)),
+    "int4": lambda: (linear.int4_linear(native()), native().dequantise()),
+    "int8": lambda: (
+        linear.int8_linear(quantise_int8(random(48, 64))),
+        quantise_int8(random(48, 64)).dequantise(),
+    ),
+}
+
+
+@pytest.mark.parametrize("private_operators", [True, False])
+@pytest.mark.parametrize("rows", [1, 5, 70])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_kernels_compute_the_product(kind, rows, private_operators, monkeypatch):
+    if not private_operators:
+        monkeypatch.setattr(linear, "_packed_works", lambda: False)
+        monkeypatch.setattr(linear, "_int4_works", lambda: False)
+    kernel, weight = MAKERS[kind]()
+    x = random(rows, 64, seed=2).bfloat16()
+    wanted = x.float() @ weight.T
+    assert kernel(x).dtype == torch.bfloat16
+    torch.testing.assert_close(
+        kernel(x).float(), wanted, atol=0.03 * float(wanted.std()), rtol=0.02
+    )
+    torch.testing.assert_close(
+        kernel(x[:, :].T.contiguous().T), kernel(x), msg="depends on the input's strides"
+    )
+
+
+def test_shapes_the_4_bit_kernel_cannot_take_fall_back():
+    kernel = linear.int4_linear(quantise_int4(random(24, 64)))
+    assert not isinstance(kernel, linear.Int4Linear)
+    assert kernel(random(2, 64).bfloat16()).shape == (2, 24)
+
+
+def test_a_kernel_that_computes_nonsense_is_not_used():
+    weight = linear._sample_weight()
+    assert linear._agrees(lambda: linear.PlainLinear(weight.bfloat16()), weight)
+    assert not linear._agrees(lambda: linear.PlainLinear(-weight.bfloat16()), weight)
+
+    def missing():
+        raise AttributeError("no such operator")
+
+    assert not linear._agrees(missing, weight)
+
+
+def test_switch_and_crossover(monkeypatch):
+    few, many = (lambda x: "few"), (lambda x: "many")
+    switched = linear.SwitchedLinear(few, many, 2)
+    assert [switched(torch.zeros(rows, 1)) for rows in (1, 2, 3)] == ["few", "few", "many"]
+    cost = {few: lambda rows: rows, many: lambda rows: 9}
+    monkeypatch.setattr(linear, "_seconds", lambda kernel, x: cost[kernel](x.shape[0]))
+    assert linear.measure_crossover(few, many, 1) == 8
+    cost[few] = lambda rows: 10
+    assert linear.measure_crossover(few, many, 1) == 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"), model_type="qwen2")
+
+
+@pytest.mark.parametrize("quantization", [None, "int4", "int8"])
+def test_quantised_models_stay_close(folder, quantization):
+    exact = load_model(folder, kv_slots=64, dtype="float32", device="cpu")
+    model = load_model(
+        folder, kv_slots=64, dtype="bfloat16", device="cpu", quantization=quantization
+    )
+    tokens = prompt(30)
+    wanted, got = (step(m, [Sequence(tokens, range(30))], [30]) for m in (exact, model))
+    allowed = {None: 0.05, "int8": 0.06, "int4": 0.4}[quantization]
+    assert (got - wanted).std() <= allowed * wanted.std()
+
+
+def test_a_gguf_runs_on_its_own_4_bits(tmp_path, monkeypatch):
+    """Native blocks, reordered and fused, equal the converted bfloat16 weights."""
+    monkeypatch.setenv("SGLANG_LITE_CACHE", str(tmp_path))
+    folder = resolve_model_path(tiny_llama_gguf(tmp_path / "tiny.gguf"))
+    model = load_model(folder, kv_slots=64, dtype="bfloat16", device="cpu")
+    tokens = prompt(20)
+    results = []
+    for few_rows in (0, 1000):
+        for layer in model.layers:
+            for kernel in (layer.qkv, layer.output, layer.gate_up, layer.down):
+                kernel.few_rows = few_rows
+        results.append(step(model, [Sequence(tokens, range(20))], [20]))
+    assert (results[0] - results[1]).abs().max() <= 0.05 * results[0].std()
+
+
+def test_only_what_works_is_accepted(folder):
+    with pytest.raises(InvalidRequest, match="'int3'"):
+        load_model(folder, kv_slots=8, dtype="bfloat16", device="cpu", quantization="int3")
+    with pytest.raises(InvalidRequest, match="bfloat16"):
+        load_model(folder, kv_slots=8, dtype="float32", device="cpu", quantization="int4")
+
+
+def test_a_quantised_model_generates(folder):
+    model = load_model(folder, kv_slots=64, dtype="bfloat16", device="cpu", quantization="int4")
+    sequence = Sequence(prompt(5), range(64))
+    greedy(model, [sequence], 10)
+    assert all(0 <= token < 258 for token in sequence.tokens)
