@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import lru_cache
+from operator import le
 from typing import Any
 
 from sglang_lite.constrained import ir
-from sglang_lite.constrained.automaton import Automaton, EmptyLanguage, Remainder, repeated
+from sglang_lite.constrained.automaton import DEAD, Automaton, EmptyLanguage, Remainder, repeated
 from sglang_lite.constrained.byte_dfa import TextDFA, text_dfa
-from sglang_lite.constrained.charset import ANYTHING, CharSet
+from sglang_lite.constrained.charset import CharSet
 from sglang_lite.constrained.regex_ast import (
     ANY_TEXT,
     EMPTY,
@@ -29,12 +30,20 @@ from sglang_lite.constrained.regex_ast import (
     has_look,
     min_length,
     seq,
+    size,
     split_end,
     split_start,
 )
+from sglang_lite.constrained.regex_parser import parse
+from sglang_lite.errors import GrammarTooComplex, InvalidRegex
 
 END = 0
 """The frame of the empty remainder."""
+
+MAX_FRAMES = 1_000
+MAX_PROBED = 200
+PROBED_SIZE = 300
+"""Limits of the positions in one state; the last one is the size of a pattern that is probed."""
 
 Closure = tuple[bool, tuple[tuple[CharSet, int], ...]]
 
@@ -48,6 +57,8 @@ class FrameTable:
     def __init__(self) -> None:
         self._frames: list[tuple[Node, int, int]] = [(EMPTY, 0, END)]
         self._numbers: dict[tuple[int, int, int], int] = {}
+        self._shapes: dict[tuple[int, int, int], int] = {}
+        self._counted: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def __getitem__(self, frame: int) -> tuple[Node, int, int]:
         return self._frames[frame]
@@ -66,12 +77,14 @@ class FrameTable:
         if isinstance(node, Seq):
             if not node.items:
                 return [rest]
-            last = index + 1 == len(node.items)
-            return [
-                self.number(
-                    node.items[index], 0, rest if last else self.number(node, index + 1, rest)
-                )
-            ]
+            left = len(node.items) - index - 1
+            if left == 0:
+                after = rest
+            elif left == 1:
+                after = self.number(node.items[-1], 0, rest)
+            else:
+                after = self.number(node, index + 1, rest)
+            return [self.number(node.items[index], 0, after)]
         if isinstance(node, Alt):
             return [self.number(item, 0, rest) for item in node.items]
         if not isinstance(node, Repeat):
@@ -81,6 +94,26 @@ class FrameTable:
             following = index + 1 if node.maximum is not None else min(index + 1, node.minimum)
             ways.append(self.number(node.item, 0, self.number(node, following, rest)))
         return ways
+
+    def counted(self, frame: int) -> tuple[int, tuple[int, ...]]:
+        """(its shape, its counts): of two frames of one shape, the one that has nowhere counted
+        more contains the other's language.
+
+        The counts are those of repeats that have reached their minimum; the shape is the rest.
+        """
+        known = self._counted.get(frame)
+        if known is None:
+            node, index, rest = self._frames[frame]
+            counts: tuple[int, ...] = ()
+            shape = END
+            if frame != END:
+                shape, counts = self.counted(rest)
+                place = index
+                if isinstance(node, Repeat) and index >= node.minimum:
+                    place, counts = -1, (index, *counts)
+                shape = self._shapes.setdefault((id(node), place, shape), len(self._shapes) + 1)
+            known = self._counted[frame] = shape, counts
+        return known
 
     def shortest(self, frame: int) -> int:
         """The length of its shortest text, look-around aside."""
@@ -104,7 +137,21 @@ class RegexAutomaton(Automaton):
         self._frames = FrameTable()
         self._closures: dict[int, Closure] = {}
         self._universal = self._frames.number(ANY_TEXT, 0, END)
-        super().__init__(frozenset((self._frames.number(node, 0, END),)))
+        super().__init__(self._reduced(self._unfolded(node)))
+        if size(node) > PROBED_SIZE and self.remainder(0) is None:
+            self._probe()
+
+    def _unfolded(self, node: Node) -> set[int]:
+        """The frames of its branches, each with its first item on top, for :meth:`total`."""
+        todo, frames = [self._frames.number(node, 0, END)], set()
+        while todo:
+            frame = todo.pop()
+            top, index, rest = self._frames[frame]
+            if isinstance(top, (Seq, Alt)) and top.items:
+                todo += self._frames.expand(top, index, rest)
+            else:
+                frames.add(frame)
+        return frames
 
     def _accepting(self, key: Any) -> bool:
         return any(self._closure(frame)[0] for frame in key)
@@ -148,27 +195,44 @@ class RegexAutomaton(Automaton):
         return closure
 
     def _reduced(self, frames: set[int]) -> frozenset[int]:
-        """The frames without those whose language another one contains, where that is cheap."""
+        """The frames without those whose language another one is known to contain."""
         if len(frames) == 1:
             return frozenset(frames)
         if self._universal in frames:
             return frozenset((self._universal,))
-        least: dict[tuple[int, int], int] = {}
+        by_shape: dict[int, list[tuple[tuple[int, ...], int]]] = {}
         for frame in frames:
-            node, index, rest = self._frames[frame]
-            if isinstance(node, Repeat) and index >= node.minimum:
-                key = (id(node), rest)
-                best = least.get(key)
-                if best is None or index < self._frames[best][1]:
-                    least[key] = frame
-        if not least:
-            return frozenset(frames)
-        kept = set(least.values())
-        for frame in frames:
-            node, index, rest = self._frames[frame]
-            if not (isinstance(node, Repeat) and index >= node.minimum):
-                kept.add(frame)
+            shape, counts = self._frames.counted(frame)
+            by_shape.setdefault(shape, []).append((counts, frame))
+        kept: list[int] = []
+        for group in by_shape.values():
+            least: list[tuple[int, ...]] = []
+            for counts, frame in sorted(group):
+                if not any(all(map(le, other, counts)) for other in least):
+                    least.append(counts)
+                    kept.append(frame)
+        if len(kept) > MAX_FRAMES:
+            raise GrammarTooComplex(f"a state of a regex has more than {MAX_FRAMES} positions")
         return frozenset(kept)
+
+    def _probe(self) -> None:
+        """Refuse a pattern whose states grow: follow the largest one for some steps.
+
+        ``(a|b)*a(a|b){5000}`` is small, but must remember the last 5000 characters.
+        """
+        state = 0
+        for step in range(2 * MAX_PROBED):
+            targets = [t for t in self.arcs(state).targets if t != DEAD]
+            if not targets:
+                return
+            state = max(targets, key=lambda t: len(self._keys[t]))
+            size = len(self._keys[state])
+            if size > MAX_PROBED:
+                raise GrammarTooComplex(
+                    f"after {step + 1} characters a state of the regex has {size} positions"
+                )
+            if step > 2 * size + 32:
+                return
 
     def shortest(self, state: int) -> int:
         return min(map(self._frames.shortest, self._keys[state]))
@@ -184,22 +248,8 @@ class RegexAutomaton(Automaton):
         return Remainder(node.item.members, max(0, node.minimum - index), maximum)
 
     def total(self, state: int) -> bool:
-        for frame in self._keys[state]:
-            node = self._frames[frame][0]
-            if isinstance(node, Seq):
-                node = node.items[self._frames[frame][1]]
-            if _is_any_loop(node):
-                return True
-        return False
-
-
-def _is_any_loop(node: Node) -> bool:
-    return (
-        isinstance(node, Repeat)
-        and node.maximum is None
-        and isinstance(node.item, Chars)
-        and node.item.members == ANYTHING
-    )
+        nodes = (self._frames[frame][0] for frame in self._keys[state])
+        return any(node is ANY_TEXT for node in nodes)
 
 
 def tree_automaton(node: Node) -> Automaton:
@@ -235,7 +285,10 @@ def full_match(pattern: str, flags: str = "") -> Automaton:
     ``flags`` are letters of "aimsx" as in ``(?aimsx)``.  Raises :class:`InvalidRegex` for what is
     malformed, is not regular, or matches no text.
     """
-    automaton = _compile(pattern, flags, "python")
+    try:
+        automaton = tree_automaton(parse(pattern, flags, "python"))
+    except EmptyLanguage:
+        raise InvalidRegex(pattern, "it matches no text at all") from None
     automaton._source = (full_match, (pattern, flags))
     return automaton
 
@@ -245,21 +298,11 @@ def search(pattern: str) -> Automaton:
     """The texts in which ``pattern`` matches somewhere, in the dialect of JSON Schema.
 
     That is ECMA-262 with the ``u`` flag: ``\\d`` and ``\\w`` are ASCII, ``$`` is the very end.
+    Raises :class:`InvalidRegex`, and :class:`EmptyLanguage` where it matches no text.
     """
-    automaton = _compile(pattern, "", "ecma")
+    automaton = tree_automaton(searching(parse(pattern, "", "ecma")))
     automaton._source = (search, (pattern,))
     return automaton
-
-
-def _compile(pattern: str, flags: str, dialect: str) -> Automaton:
-    from sglang_lite.constrained.regex_parser import parse
-    from sglang_lite.errors import InvalidRegex
-
-    node = parse(pattern, flags, dialect)
-    try:
-        return tree_automaton(searching(node) if dialect == "ecma" else node)
-    except EmptyLanguage:
-        raise InvalidRegex(pattern, "it matches no text at all") from None
 
 
 def compile_regex(pattern: str, flags: str = "") -> TextDFA:

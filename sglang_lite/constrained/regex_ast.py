@@ -127,6 +127,8 @@ def repeat(item: Node, minimum: int, maximum: int | None) -> Node:
     if isinstance(item, Repeat) and _gapless(item, minimum, maximum):
         both = None if maximum is None or item.maximum is None else maximum * item.maximum
         return Repeat(item.item, minimum * item.minimum, both)
+    if minimum == 0 and maximum is None and isinstance(item, Chars) and item.members == ANYTHING:
+        return ANY_TEXT
     return Repeat(item, minimum, maximum)
 
 

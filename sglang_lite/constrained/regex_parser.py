@@ -17,6 +17,7 @@ from sglang_lite.errors import GrammarTooComplex
 MAX_PATTERN = 200_000
 MAX_DEPTH = 100
 MAX_COUNT = 10_000_000
+_ANCHORS = ("^", "$", "\\A", "\\Z", "\\z", "\\b", "\\B")
 
 
 def parse(pattern: str, flags: str = "", dialect: str = "python") -> Node:
@@ -76,9 +77,7 @@ class _Parser(Scanner):
         counts = self.quantifier()
         if counts is None:
             return atom
-        if atom in (ast.AT_START, ast.AT_END, ast.AT_LINE_START, ast.AT_LINE_END) or (
-            atom is ast.AT_LAST_LINE_END
-        ):
+        if self.pattern.startswith(_ANCHORS, start):
             raise self.error("nothing to repeat", here)
         minimum, maximum = counts
         if self.take("?"):
@@ -194,12 +193,17 @@ class _Parser(Scanner):
         raise self.error("back-references are not regular", start)
 
     def word_boundary(self, negative: bool) -> Node:
-        word = sets.WORD_ASCII if self.ecma else sets.python_class("w", "a" in self.flags)
+        word = ast.Chars(
+            sets.WORD_ASCII if self.ecma else sets.python_class("w", "a" in self.flags)
+        )
         ways = []
         for before in (False, True):
             after = before if negative else not before
-            behind = ast.Look(ast.Chars(word), ahead=False, negative=not before)
-            ways.append(ast.seq((behind, ast.Look(ast.Chars(word), True, not after))))
+            behind = ast.Look(word, ahead=False, negative=not before)
+            ways.append(ast.seq((behind, ast.Look(word, ahead=True, negative=not after))))
+        if negative and not self.ecma:  # an empty text has no \\B before Python 3.14
+            beside = (ast.Look(ast.ANY, ahead, negative=False) for ahead in (False, True))
+            ways[0] = ast.seq((ways[0], ast.alt(beside)))
         return ast.alt(ways)
 
     # -- groups ----------------------------------------------------------------------------------
