@@ -94,7 +94,7 @@ def test_api_key() -> None:
     with serving(api_key="secret", wait=False) as live:
         assert live.http.get("/health").status_code == 200
         assert live.http.get("/ready").status_code in (200, 503)
-        for path in ("/v1/models", "/metrics", "/nope", "/get_model_info", "/openapi.json", "/ui"):
+        for path in ("/v1/models", "/metrics", "/nope", "/get_model_info", "/openapi.json"):
             response = live.http.get(path)
             assert error_of(response, 401)["code"] == "invalid_api_key"
             assert response.headers["www-authenticate"] == "Bearer"
@@ -103,6 +103,13 @@ def test_api_key() -> None:
             assert response.status_code == 401
         while live.http.get("/ready").status_code != 200:
             pass
+        for path in ("/ui", "/debug/radix"):
+            response = live.http.get(path)
+            assert error_of(response, 401)
+            assert response.headers["www-authenticate"].startswith("Basic ")
+            assert live.http.get(path, auth=("me", "secret")).status_code == 200
+            assert live.http.get(path, auth=("secret", "wrong")).status_code == 401
+        assert live.http.get("/v1/models", auth=("me", "secret")).status_code == 401
         for headers in ({"authorization": "Bearer secret"}, {"x-api-key": "secret"}):
             assert live.http.get("/v1/models", headers=headers).status_code == 200
 

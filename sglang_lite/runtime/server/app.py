@@ -21,6 +21,7 @@ from sglang_lite.runtime.server import (
     openai_responses,
     operations,
     tokens,
+    ui,
 )
 from sglang_lite.runtime.server.config import ServerConfig
 from sglang_lite.runtime.server.context import ServerContext
@@ -41,6 +42,7 @@ ROUTES = (
     decisions,
     native,
     tokens,
+    ui,
 )
 BODIES = (
     ChatCompletionRequest,

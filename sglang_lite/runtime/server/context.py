@@ -36,6 +36,7 @@ class ServerContext:
         self.model_path = ""
         self.metrics = Metrics()
         self.running: set[str] = set()
+        self.viewers = 0
         self._engine: Engine | None = None
         self._texts: TokenTexts | None = None
         self._warned: set[str] = set()

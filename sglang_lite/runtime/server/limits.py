@@ -6,6 +6,7 @@ framework itself, and because Starlette's ``BaseHTTPMiddleware`` hides disconnec
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import logging
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sglang_lite.server")
 
 OPEN_PATHS = ("/health", "/ready")
+BROWSER_PATHS = ("/ui", "/debug/events", "/debug/radix")
+"""Where the key may come as a password, because browsers ask their users for that."""
+_BASIC = 'Basic realm="sglang_lite: any name, the API key as password", charset="UTF-8"'
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -90,7 +94,7 @@ class Guard:
         # A browser sends its preflight without the key; the request itself will have it.
         open_path = scope["path"] in OPEN_PATHS or _is_preflight(scope, headers)
         if self._key is not None and not open_path:
-            self._check_key(headers)
+            self._check_key(headers, browser=scope["path"] in BROWSER_PATHS)
         if scope["method"] in ("POST", "PUT", "PATCH"):
             _check_body_headers(headers, self._server.config.max_body_bytes)
 
@@ -98,16 +102,18 @@ class Guard:
         allowed = self._server.config.allowed_origins
         return "*" in allowed or origin in allowed or urlsplit(origin).netloc == host
 
-    def _check_key(self, headers: Headers) -> None:
+    def _check_key(self, headers: Headers, browser: bool) -> None:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        if browser and scheme.lower() == "basic":
+            given = _basic_password(token)
         if not hmac.compare_digest(_digest(given), self._key or b""):
             raise ApiError(
                 401,
                 "This server needs an API key, and none or a wrong one came: send "
                 "'Authorization: Bearer KEY'.",
                 code="invalid_api_key",
-                headers={"www-authenticate": "Bearer"},
+                headers={"www-authenticate": _BASIC if browser else "Bearer"},
             )
 
 
@@ -207,6 +213,13 @@ def _host_name(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
+
+
+def _basic_password(token: str) -> str:
+    try:
+        return base64.b64decode(token, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def _digest(key: str) -> bytes:
