@@ -19,7 +19,7 @@ from sglang_lite.errors import GrammarTooComplex
 if TYPE_CHECKING:
     from sglang_lite.constrained.json_schema.normalise import Normaliser
 
-MAX_KEY_CLASSES = 256
+MAX_KEY_CLASSES = 64
 """How many classes the patterns of one object may split the keys into."""
 MAX_LISTED_KEYS = 1024
 """Largest finite set of key names that is listed rather than matched."""

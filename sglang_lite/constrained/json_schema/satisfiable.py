@@ -70,6 +70,8 @@ def satisfiable_record(to: Normaliser, record: R.Record, depth: int = 0) -> bool
     if isinstance(record, R.Array):
         return _array(to, record, depth)
     if isinstance(record, R.String):
+        if record.max_length is not None and record.max_length < record.min_length:
+            return False
         return not string_is_empty(record)
     if isinstance(record, R.Number):
         return _number(record)
@@ -95,6 +97,8 @@ def _number(record: R.Number) -> bool:
 
 
 def _array(to: Normaliser, record: R.Array, depth: int) -> bool:
+    if record.max_items is not None and record.max_items < record.min_items:
+        return False
     return all(
         satisfiable(to, item_schema(record, place), depth)
         for place in range(min(record.min_items, len(record.prefix) + 1))
@@ -102,6 +106,9 @@ def _array(to: Normaliser, record: R.Array, depth: int) -> bool:
 
 
 def _object(to: Normaliser, record: R.Object, depth: int) -> bool:
+    fewest = max(record.min_properties, len(record.required))
+    if record.max_properties is not None and record.max_properties < fewest:
+        return False
     for name in record.required:
         if not satisfiable(to, member_schema(record, name), depth):
             return False
