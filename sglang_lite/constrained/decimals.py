@@ -28,11 +28,13 @@ def exact(value: Value) -> Fraction:
         return Fraction(value)
     try:
         decimal = Decimal(repr(value) if isinstance(value, float) else value)
-        if abs(decimal.adjusted()) > MAX_DIGITS:
-            raise GrammarTooComplex(f"a number of more than {MAX_DIGITS} digits in a constraint")
-        return Fraction(decimal)
-    except (InvalidOperation, OverflowError, ValueError):
-        raise ValueError(f"{value!r} is not a finite decimal number") from None
+    except InvalidOperation:
+        raise ValueError(f"{value!r} is not a decimal number") from None
+    if not decimal.is_finite():
+        raise ValueError(f"{value!r} is not a finite number")
+    if abs(decimal.adjusted()) > MAX_DIGITS:
+        raise GrammarTooComplex(f"a number of more than {MAX_DIGITS} digits in a constraint")
+    return Fraction(decimal)
 
 
 def tightest(

@@ -21,7 +21,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-from sglang_lite.constrained.charset import Partition
+from sglang_lite.constrained.charset import END, Partition
 
 Encoding = Literal["utf8", "json", "json-canonical"]
 
@@ -136,14 +136,19 @@ def _part(function: Function, low: int, high: int) -> Function:
     return Function((0, *inner), classes[first:last])
 
 
-def _only(function: Function, low: int, high: int) -> Function:
-    """The function where only [low, high) is not refused."""
-    starts, classes = [low], list(_part(function, low, high).classes)
-    starts += [low + start for start in _part(function, low, high).starts[1:]]
-    if low:
-        starts.insert(0, 0)
-        classes.insert(0, _NO)
-    return Function((*starts, high), (*classes, _NO))
+def _only(function: Function, *ranges: tuple[int, int]) -> Function:
+    """The function where only the given ranges [low, high), in order, are not refused."""
+    starts, classes = [0], [_NO]
+    for low, high in ranges:
+        part = _part(function, low, high)
+        if starts[-1] == low:
+            starts.pop()
+            classes.pop()
+        starts += [low + start for start in part.starts]
+        classes += part.classes
+        starts.append(high)
+        classes.append(_NO)
+    return Function(tuple(starts), tuple(classes))
 
 
 # -- whole characters ----------------------------------------------------------------------------
@@ -191,13 +196,13 @@ def _leads(builder: _RowBuilder, function: Function) -> None:
             for lead in range(low, high + 1):
                 offset = (lead - shift) * size
                 builder.child([lead], "utf8", digits, _part(function, offset, offset + size))
-    builder.child([0xE0], "utf8", 2, _part(_only(function, 0x800, 0x1000), 0, 0x1000))
-    builder.child([0xED], "utf8", 2, _part(_only(function, 0xD000, 0xD800), 0xD000, 0xE000))
-    builder.child([0xF0], "utf8", 3, _part(_only(function, 0x10000, 0x40000), 0, 0x40000))
+    builder.child([0xE0], "utf8", 2, _part(_only(function, (0x800, 0x1000)), 0, 0x1000))
+    builder.child([0xED], "utf8", 2, _part(_only(function, (0xD000, 0xD800)), 0xD000, 0xE000))
+    builder.child([0xF0], "utf8", 3, _part(_only(function, (0x10000, 0x40000)), 0, 0x40000))
     for lead in (0xF1, 0xF2, 0xF3):
         offset = (lead - 0xF0) << 18
         builder.child([lead], "utf8", 3, _part(function, offset, offset + (1 << 18)))
-    last = _only(function, 0x100000, 0x110000)
+    last = _only(function, (0x100000, 0x110000))
     builder.child([0xF4], "utf8", 3, _part(last, 0x100000, 0x140000))
 
 
@@ -275,7 +280,8 @@ def _unicode_row(node: Node) -> Row:
             part = _part(node.function, i << 12, (i + 1) << 12)
             builder.child(codes, "hex", 3, part)
         else:
-            builder.child(codes, "unicode-d", 0, node.function)
+            spelled = _only(node.function, (0xD000, 0xD800), (0x10000, END))
+            builder.child(codes, "unicode-d", 0, spelled)
     return builder.row()
 
 

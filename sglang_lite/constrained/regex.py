@@ -27,10 +27,7 @@ from sglang_lite.constrained.regex_ast import (
     Repeat,
     Seq,
     alt,
-    has_look,
-    min_length,
     seq,
-    size,
     split_end,
     split_start,
 )
@@ -121,11 +118,11 @@ class FrameTable:
         while frame != END:
             node, index, rest = self._frames[frame]
             if isinstance(node, Seq):
-                total += sum(map(min_length, node.items[index:]))
+                total += sum(item.facts.least for item in node.items[index:])
             elif isinstance(node, Repeat):
-                total += max(0, node.minimum - index) * min_length(node.item)
+                total += max(0, node.minimum - index) * node.item.facts.least
             else:
-                total += min_length(node)
+                total += node.facts.least
             frame = rest
         return total
 
@@ -138,7 +135,7 @@ class RegexAutomaton(Automaton):
         self._closures: dict[int, Closure] = {}
         self._universal = self._frames.number(ANY_TEXT, 0, END)
         super().__init__(self._reduced(self._unfolded(node)))
-        if size(node) > PROBED_SIZE and self.remainder(0) is None:
+        if node.facts.size > PROBED_SIZE and self.remainder(0) is None:
             self._probe()
 
     def _unfolded(self, node: Node) -> set[int]:
@@ -257,7 +254,7 @@ def tree_automaton(node: Node) -> Automaton:
     node = _without_outer_anchors(node)
     if node is NEVER:
         raise EmptyLanguage("no text matches")
-    if has_look(node):
+    if node.facts.look:
         from sglang_lite.constrained.lookaround import look_automaton
 
         return look_automaton(node)

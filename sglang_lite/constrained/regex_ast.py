@@ -8,58 +8,91 @@ Nodes compare by identity.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from sglang_lite.constrained.charset import ANYTHING, CharSet
+
+
+class Facts(NamedTuple):
+    """What is known of a node: computed once, for trees share their branches.
+
+    ``least`` is the length of its shortest text, look-around aside; ``size`` how many positions it
+    has with every repeat written out; ``nullable``: the empty text matches, whatever surrounds it;
+    ``look``: there is look-around in it.
+    """
+
+    least: int
+    size: int
+    nullable: bool
+    look: bool
 
 
 class Chars:
     """One character out of ``members``."""
 
-    __slots__ = ("members",)
+    __slots__ = ("facts", "members")
 
     def __init__(self, members: CharSet) -> None:
         self.members = members
+        self.facts: Facts = Facts(least=1, size=1, nullable=False, look=False)
 
 
 class Seq:
     """All ``items``, one after the other."""
 
-    __slots__ = ("items",)
+    __slots__ = ("facts", "items")
 
     def __init__(self, items: tuple[Node, ...]) -> None:
         self.items = items
+        parts = [item.facts for item in items]
+        self.facts: Facts = Facts(
+            sum(f.least for f in parts),
+            sum(f.size for f in parts),
+            all(f.nullable for f in parts),
+            any(f.look for f in parts),
+        )
 
 
 class Alt:
     """One of ``items``."""
 
-    __slots__ = ("items",)
+    __slots__ = ("facts", "items")
 
     def __init__(self, items: tuple[Node, ...]) -> None:
         self.items = items
+        parts = [item.facts for item in items]
+        self.facts: Facts = Facts(
+            min((f.least for f in parts), default=0),
+            sum(f.size for f in parts),
+            any(f.nullable for f in parts),
+            any(f.look for f in parts),
+        )
 
 
 class Repeat:
     """From ``minimum`` to ``maximum`` (None = no limit) times ``item``, which is never empty."""
 
-    __slots__ = ("item", "maximum", "minimum")
+    __slots__ = ("facts", "item", "maximum", "minimum")
 
     def __init__(self, item: Node, minimum: int, maximum: int | None) -> None:
         self.item = item
         self.minimum = minimum
         self.maximum = maximum
+        least, size, nullable, look = item.facts
+        rounds = max(1, minimum if maximum is None else maximum)
+        self.facts: Facts = Facts(minimum * least, rounds * size, minimum == 0 or nullable, look)
 
 
 class Look:
     """True of a place where ``item`` matches (or not) the text ahead, or the text behind it."""
 
-    __slots__ = ("ahead", "item", "negative")
+    __slots__ = ("ahead", "facts", "item", "negative")
 
     def __init__(self, item: Node, ahead: bool, negative: bool) -> None:
         self.item = item
         self.ahead = ahead
         self.negative = negative
+        self.facts: Facts = Facts(least=0, size=item.facts.size, nullable=False, look=True)
 
 
 Node: TypeAlias = Chars | Seq | Alt | Repeat | Look
@@ -122,7 +155,7 @@ def repeat(item: Node, minimum: int, maximum: int | None) -> Node:
         return item if minimum else EMPTY
     if minimum == maximum == 1:
         return item
-    if is_nullable(item):
+    if item.facts.nullable:
         item, minimum = nonempty(item), 0
     if isinstance(item, Repeat) and _gapless(item, minimum, maximum):
         both = None if maximum is None or item.maximum is None else maximum * item.maximum
@@ -142,18 +175,9 @@ def _gapless(inner: Repeat, minimum: int, maximum: int | None) -> bool:
     return high is None or low * (minimum + 1) <= high * minimum + 1
 
 
-def is_nullable(node: Node) -> bool:
-    """True where the empty text matches whatever surrounds it."""
-    if isinstance(node, Seq):
-        return all(map(is_nullable, node.items))
-    if isinstance(node, Alt):
-        return any(map(is_nullable, node.items))
-    return isinstance(node, Repeat) and (node.minimum == 0 or is_nullable(node.item))
-
-
 def nonempty(node: Node) -> Node:
     """A tree that gives the same texts when repeated, though it never matches the empty one."""
-    if not is_nullable(node):
+    if not node.facts.nullable:
         return node
     if isinstance(node, Alt):
         return alt(map(nonempty, node.items))
@@ -163,15 +187,6 @@ def nonempty(node: Node) -> Node:
         items = node.items
         return alt(seq((nonempty(item), *items[i + 1 :])) for i, item in enumerate(items))
     return node
-
-
-def has_look(node: Node) -> bool:
-    """True if a look-around (an anchor is one) is left anywhere in the tree."""
-    if isinstance(node, (Seq, Alt)):
-        return any(map(has_look, node.items))
-    if isinstance(node, Repeat):
-        return has_look(node.item)
-    return isinstance(node, Look)
 
 
 def split_start(node: Node) -> tuple[Node, Node]:
@@ -210,32 +225,3 @@ def _split(node: Node, anchors: tuple[Look, ...], side: int) -> tuple[Node, Node
 
 def _beside(node: Node, rest: tuple[Node, ...], side: int) -> Node:
     return seq((node, *rest) if side == 0 else (*rest, node))
-
-
-def min_length(node: Node) -> int:
-    """The length of the shortest text, look-around aside."""
-    if isinstance(node, Chars):
-        return 1
-    if isinstance(node, Seq):
-        return sum(map(min_length, node.items))
-    if isinstance(node, Alt):
-        return min(map(min_length, node.items), default=0)
-    return node.minimum * min_length(node.item) if isinstance(node, Repeat) else 0
-
-
-def size(node: Node) -> int:
-    """How many positions it has with every repeat written out."""
-    if isinstance(node, (Seq, Alt)):
-        return sum(map(size, node.items))
-    if isinstance(node, Repeat):
-        return size(node.item) * max(1, node.minimum if node.maximum is None else node.maximum)
-    return size(node.item) if isinstance(node, Look) else 1
-
-
-def depth_limited(node: Node, limit: int) -> bool:
-    """True where the tree is at most ``limit`` levels deep."""
-    if limit == 0:
-        return False
-    if isinstance(node, (Seq, Alt)):
-        return all(depth_limited(item, limit - 1) for item in node.items)
-    return isinstance(node, Chars) or depth_limited(node.item, limit - 1)

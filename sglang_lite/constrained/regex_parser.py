@@ -302,7 +302,7 @@ class _Parser(Scanner):
 def _look(item: Node, ahead: bool, negative: bool) -> Node:
     if item is ast.NEVER:
         return ast.EMPTY if negative else ast.NEVER
-    if ast.is_nullable(item):
+    if item.facts.nullable:
         return ast.NEVER if negative else ast.EMPTY
     return ast.Look(item, ahead, negative)
 

@@ -70,7 +70,7 @@ def is_json_string(data: bytes) -> bool:
 
 PIECES = [
     b"a", b'"', b"\\", b"\\n", b"\\u", b"\\ud83d", b"\\ude00", b"\\uD83D\\uDE00", b"\\u00E9", b"d8",
-    b"\\/", b"\x01", b"\t", b"\x7f", b"\xc3", b"\xa9", b"\xc0\x80", b"\xed\xa0\x80", b"\xe2\x82\xac",
+    b"\\/", b"\x01", b"\t", b"\x7f", b"\xc3", b"\xa9", b"\xc0\x80", b"\xed\xa0\x80", b"\xe2\x82",
     b"\xf0\x9f\x98\x80", b"\xf4\x90\x80\x80", b"\xf0\x80\x80\x80", b"\xff", b"\\q", b"\\'", b"0000",
 ]  # fmt: skip
 
@@ -103,9 +103,9 @@ def test_lengths_are_counted_in_code_points() -> None:
         assert not node.char.matches(one + one)
     assert node.char is json_char()
     bounded = text_dfa(string_automaton(patterns=("^a+b?$",), minimum=2, maximum=3), "json", True)
-    assert [t for t in ("a", "ab", "aab", "aaa", "aaab", "aaaa") if bounded.matches(f'"{t}"'.encode())] == [
-        "ab", "aab", "aaa"
-    ]  # fmt: skip
+    texts = ("a", "ab", "aab", "aaa", "aaab", "aaaa")
+    found = [text for text in texts if bounded.matches(f'"{text}"'.encode())]
+    assert found == ["ab", "aab", "aaa"]
 
 
 def test_one_class_repeated_becomes_a_counter() -> None:

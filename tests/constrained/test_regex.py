@@ -16,6 +16,7 @@ from sglang_lite.errors import GrammarTooComplex, InvalidRegex
 from tests.constrained.regex_samples import patterns, texts
 
 warnings.simplefilter("ignore", FutureWarning)
+NO_TEXT = "it matches no text at all"
 TEXTS = [*texts("ab\n", 6)]
 LOOK_TEXTS = [*texts("ab\n", 5), *texts("a -\n", 3)]
 
@@ -26,7 +27,8 @@ def assert_like_re(pattern: str, candidates: list[str]) -> None:
     try:
         automaton = full_match(pattern)
     except InvalidRegex as error:
-        assert error.reason == "it matches no text at all"
+        if error.reason != NO_TEXT:
+            raise
         assert not expected
         return
     assert [text for text in candidates if automaton.matches(text)] == expected
@@ -43,10 +45,9 @@ def test_plain_patterns_match_what_re_matches(pattern: str) -> None:
 def test_anchors_and_look_around_match_what_re_matches(pattern: str) -> None:
     try:
         re.compile(pattern)
-    except re.error as error:  # "^*" has nothing to repeat
+    except re.error:  # "^*" has nothing to repeat
         with pytest.raises(InvalidRegex, match="nothing to repeat"):
             full_match(pattern)
-        assert "nothing to repeat" in str(error)
         return
     assert_like_re(pattern, LOOK_TEXTS)
 
