@@ -23,6 +23,9 @@ MAX_RULES = 200_000
 MAX_MUTUAL_LEFT_RECURSION = 48
 """Most rules that may be left-recursive through each other; the rewriting is quadratic in them."""
 
+MAX_WRITTEN = 1_000_000
+"""Most parts of sequences that are copied."""
+
 Where = tuple[int, int]  # line, column
 
 
@@ -34,6 +37,7 @@ class Rules:
         self.where = dict(where)
         self._nullable: set[str] = set()
         self._nonempty: dict[ir.Node, ir.Node] = {}
+        self._written = 0
         self._wanted: list[str] = []  # rules whose nonempty twin is named, but not yet written
 
     def add(self, name: str, node: ir.Node) -> None:
@@ -114,10 +118,8 @@ class Rules:
             return ir.terminal(NonEmpty(node.dfa))
         if isinstance(node, ir.Sequence):
             # The first item that is not empty, then whatever follows it.
-            items = node.items
-            return ir.union(
-                *(ir.sequence(self.nonempty(item), *items[i + 1 :]) for i, item in enumerate(items))
-            )
+            firsts = map(self.nonempty, node.items)
+            return ir.union(*(self._before_rest(first, node, i) for i, first in enumerate(firsts)))
         if isinstance(node, ir.Union):
             return ir.union(*(self.nonempty(item) for item in node.items))
         if isinstance(node, ir.Repeat):
@@ -125,6 +127,17 @@ class Rules:
         if isinstance(node, ir.Counted):
             return ir.counted(node.char, 1, node.maximum, open=b"", close=b"")
         return ir.NEVER
+
+    def _before_rest(self, first: ir.Node, node: ir.Sequence, index: int) -> ir.Node:
+        """``first``, then the items of ``node`` behind ``index``."""
+        rest = node.items[index + 1 :]
+        self._written += len(rest) + 1
+        if self._written > MAX_WRITTEN:
+            raise GrammarTooComplex(
+                f"more than {MAX_WRITTEN} parts to write left recursion or empty texts out; "
+                "there are long sequences of parts that may all be empty"
+            )
+        return ir.sequence(first, *rest)
 
     def _nonempty_rule(self, name: str) -> str:
         """The name of the rule "``name`` but not empty"."""
@@ -215,7 +228,7 @@ class Rules:
         elif isinstance(node, ir.Sequence):
             for i, item in enumerate(node.items):
                 for corner, tail in self._by_left_corner(item, members):
-                    yield corner, ir.sequence(tail, *node.items[i + 1 :])
+                    yield corner, self._before_rest(tail, node, i)
                 if not self._is_nullable(item, self._nullable):
                     return
         elif isinstance(node, ir.Union):

@@ -87,7 +87,7 @@ def regexp(token: str, where: tuple[int, int] | None) -> Expression:
         tree = parse(body, flags)
     except InvalidRegex as error:
         raise InvalidGrammar(f"{token}: {error.reason}", where) from None
-    whole = regex_ast.has_look(tree) or is_lazy(body)
+    whole = tree.facts.look or is_lazy(body)
     closing = "\n)" if "x" in flags else ")"  # a comment may be open
     return expression.pattern(f"(?{flags}:{body}{closing}", len(body), whole=whole)
 
@@ -173,7 +173,7 @@ def _looks_out(node: regex_ast.Node, ahead: bool) -> bool:
         for item in reversed(node.items) if ahead else node.items:
             if _looks_out(item, ahead):
                 return True
-            if not isinstance(item, regex_ast.Look) and not regex_ast.is_nullable(item):
+            if item.facts.least > 0:
                 return False
     return False
 
