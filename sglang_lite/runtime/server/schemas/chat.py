@@ -72,7 +72,7 @@ class SamplingFields(ConstraintFields):
     spaces_between_special_tokens: bool | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
-    priority: int = 0
+    priority: int = Field(default=0, ge=-(2**31), lt=2**31)
     cache_salt: str = Field(default="", max_length=128)
     rid: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._:-]{1,128}$")
     request_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._:-]{1,128}$")

@@ -22,7 +22,7 @@ class GenerateBody(WireModel):
     token_ids_logprob: list[int] | list[list[int]] | None = None
     return_text_in_logprobs: bool = False
     rid: str | list[str] | None = None
-    priority: int = 0
+    priority: int = Field(default=0, ge=-(2**31), lt=2**31)
     cache_salt: str = Field(default="", max_length=128)
     timeout: float | None = Field(default=None, gt=0)
 
