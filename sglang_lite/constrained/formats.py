@@ -190,7 +190,7 @@ def _regex() -> str:
     member = rf"(?:[^\\\]\[\n\r\u2028\u2029&~|^-]|{escape})"
     atom = rf"(?:[^\\^$.*+?()\[\]{{}}|\n\r\u2028\u2029]|\.|{escape}|\[\^?{member}+\])"
     count = r"(?:(?:[*+?]|\{\d{1,3}\})\??)?"
-    for _ in range(2):
+    for _ in range(3):
         branch = rf"\^?(?:{atom}{count})*\$?"
         atom = rf"(?:{atom}|\((?:\?:)?{branch}(?:\|{branch})*\))"
     return rf"{branch}(?:\|{branch})*"
