@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +20,10 @@ import torch
 
 from sglang_lite.runtime.batch import Batch
 from sglang_lite.runtime.engine import Engine
+from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.tokenizer import Tokenizer
+from sglang_lite.sampling_params import SamplingParams
 from tests.runtime.tiny import CHAT_TEMPLATE, END, save_byte_tokenizer
 
 EOS = 256
@@ -124,3 +128,27 @@ def toy_engine(
     engine = Engine.from_model(model, toy_tokenizer(), **options)
     engine.toy = model  # type: ignore[attr-defined]
     return engine
+
+
+def ids_of(engine: Engine, text: str) -> list[int]:
+    return engine.tokenizer.encode(text)
+
+
+def greedy(count: int = 20, **fields: object) -> dict:
+    return {"temperature": 0, "max_new_tokens": count, **fields}
+
+
+def request(engine: Engine, text: str, rid: str = "", **fields: object) -> GenerateRequest:
+    params = SamplingParams.from_dict(fields)
+    return GenerateRequest(tuple(ids_of(engine, text)), params, rid)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.001)
+
+
+def wait_until_idle(engine: Engine) -> None:
+    wait_for(lambda: not engine.stats()["num_running_reqs"] + engine.stats()["num_queue_reqs"])
