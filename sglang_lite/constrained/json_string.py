@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from json.encoder import encode_basestring
 
 from sglang_lite.constrained import ir
 from sglang_lite.constrained.algebra import combine
@@ -87,9 +88,7 @@ def whitespace(maximum: int) -> TextDFA:
 
 def encode_key(name: str) -> bytes:
     """The canonical JSON text of a key or string, quotes included."""
-    import json
-
-    return json.dumps(name, ensure_ascii=False).encode()
+    return encode_basestring(name).encode()
 
 
 def encode_strings(texts: Iterable[str]) -> list[bytes]:

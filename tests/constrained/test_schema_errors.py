@@ -170,3 +170,10 @@ def test_a_big_schema():
     names = {f"name{i}": {"type": "string", "maxLength": i} for i in range(3000)}
     schema = {"type": "object", "properties": names, "required": list(names)[:100]}
     assert len(language({**schema, "additionalProperties": False}).rules) == 1
+
+
+def test_lone_surrogates():
+    for text in (r'{"const": "\ud800"}', r'{"properties": {"\udc00": {}}}'):
+        with pytest.raises(InvalidSchema, match="surrogate"):
+            language(text)
+    assert accepts(language(r'{"const": "\ud83d\ude00"}'), '"😀"')

@@ -8,6 +8,7 @@ schema and recursion ends.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, Literal
@@ -49,6 +50,9 @@ _SINCE: dict[str, Draft] = {
     **dict.fromkeys(("prefixItems", "$dynamicRef"), 2020),
 }
 """The draft that introduced a keyword; in a document of an earlier one it is an annotation."""
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 class Node:
@@ -117,6 +121,8 @@ class Document:
             raise InvalidSchema("", f"not JSON: {error}") from None
         if not isinstance(root, (dict, bool)):
             raise InvalidSchema("", "a schema is an object or a boolean")
+        if _SURROGATE.search(text) and not _is_unicode(root):
+            raise InvalidSchema("", "a lone surrogate is not a character")
         self._nodes: dict[int, Node] = {}
         self._resources: dict[str, Resource] = {}
         self._indexed = False
@@ -290,6 +296,14 @@ class Document:
                 for name, item in value.items():
                     if isinstance(item, dict):
                         yield self.below(node, item, (keyword, name))
+
+
+def _is_unicode(root: Any) -> bool:
+    try:
+        json.dumps(root, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _no_constant(name: str) -> None:

@@ -26,14 +26,9 @@ Fields: TypeAlias = dict[str, Any]
 Scope: TypeAlias = tuple[Resource, ...]
 Refuse: TypeAlias = Callable[[Node, str, str], None]
 
-_TYPES: dict[str, R.Kind] = {
-    "null": "null",
-    "boolean": "boolean",
-    "number": "number",
-    "integer": "number",
-    "string": "string",
-    "array": "array",
-    "object": "object",
+_BY_TYPE: dict[str, R.Alternatives] = {
+    **{kind: {kind: (record,)} for kind, record in R.DEFAULTS.items()},
+    "integer": {"number": (R.Number(integer=True),)},
 }
 
 
@@ -48,22 +43,17 @@ class Reader:
         """The alternatives of ``node`` by type, enum, const and the keywords of each type."""
         schema = node.schema
         fields: dict[R.Kind, Fields] = {}
-        for keyword in schema:
+        for keyword, value in schema.items():
             entry = _READERS.get(keyword)
             if entry is not None:
                 kind, read = entry
-                read(self, node, keyword, schema[keyword], scope, fields.setdefault(kind, {}))
-        types = _types(node, schema["type"]) if "type" in schema else None
-        if types is None and not fields and "enum" not in schema and "const" not in schema:
-            return R.EVERYTHING
-        result: R.Alternatives = {}
-        for kind, default in R.DEFAULTS.items():
-            if types is not None and kind not in types:
-                continue
-            if kind == "number" and types is not None and types["number"]:
-                fields.setdefault(kind, {})["integer"] = True
-            known = fields.get(kind)
-            result[kind] = (default._replace(**known) if known else default,)
+                read(self, node, keyword, value, scope, fields.setdefault(kind, {}))
+        result = _of_types(node, schema["type"]) if "type" in schema else R.EVERYTHING
+        if fields:
+            result = {
+                kind: (records[0]._replace(**fields[kind]),) if kind in fields else records
+                for kind, records in result.items()
+            }
         for keyword in ("enum", "const"):
             if keyword in schema:
                 result = _listed(node, keyword, schema[keyword], result)
@@ -87,15 +77,18 @@ class Reader:
         return (R.Term(child, True, self.document.enter(child, scope)),)
 
 
-def _types(node: Node, value: Any) -> dict[R.Kind, bool]:
-    """The allowed types; True beside "number" where only integers are."""
+def _of_types(node: Node, value: Any) -> R.Alternatives:
+    """One record for each type that ``type`` allows."""
     names = value if isinstance(value, list) else [value]
-    result: dict[R.Kind, bool] = {}
+    result: R.Alternatives = {}
     for name in names:
-        kind = _TYPES.get(name) if isinstance(name, str) else None
-        if kind is None:
+        found = _BY_TYPE.get(name) if isinstance(name, str) else None
+        if found is None:
             raise InvalidSchema(node.pointer + "/type", f"{name!r} is not a JSON type")
-        result[kind] = result.get(kind, True) and name == "integer"
+        if len(names) == 1:
+            return found
+        # "integer" adds nothing to "number", whichever comes first.
+        result = {**found, **result} if name == "integer" else {**result, **found}
     return result
 
 

@@ -44,6 +44,7 @@ class Lowering:
         self.max_digits = max_digits
         self.rules: dict[str, ir.Node] = {}
         self._values: dict[tuple[R.Term, ...], ir.Node] = {}
+        self._records: dict[int, tuple[R.Record, ir.Node]] = {}
         self._waiting: list[tuple[str, R.Record]] = []
         self._count = 0
 
@@ -123,9 +124,18 @@ class Lowering:
         return record._replace(layers=(*record.layers, lid))
 
     def _alternatives(self, found: R.Alternatives) -> ir.Node:
-        return ir.union(*(self._record(record) for records in found.values() for record in records))
+        nodes = [self._record(record) for records in found.values() for record in records]
+        return nodes[0] if len(nodes) == 1 else ir.union(*nodes)
 
     def _record(self, record: R.Record) -> ir.Node:
+        # The same record object stands for all nodes that only give a type.
+        known = self._records.get(id(record))
+        if known is None:
+            known = (record, self._lower_record(record))
+            self._records[id(record)] = known
+        return known[1]
+
+    def _lower_record(self, record: R.Record) -> ir.Node:
         if isinstance(record, R.String):
             return lower_string(record)
         if isinstance(record, R.Number):

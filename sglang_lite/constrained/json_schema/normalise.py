@@ -184,6 +184,8 @@ class Normaliser:
 
     def _filtered(self, found: R.Alternatives) -> R.Alternatives:
         """``found`` with the listed values of each record checked against all its constraints."""
+        if not any(_lists(record) for records in found.values() for record in records):
+            return found
         result: R.Alternatives = {}
         for kind, records in found.items():
             kept = [self._only_members(record) for record in records]
@@ -202,3 +204,7 @@ class Normaliser:
             return None
         default: Any = R.DEFAULTS[kind_of(record.values[0])]
         return default._replace(values=tuple(listed.values()))  # type: ignore[no-any-return]
+
+
+def _lists(record: R.Record) -> bool:
+    return not isinstance(record, (R.Null, R.Boolean)) and record.values is not None
