@@ -152,28 +152,38 @@ def rule_names(node: ir.Node) -> set[str]:
 
 def _prune(node: ir.Node, dead: set[str]) -> ir.Node:
     """``node`` with references to ``dead`` rules replaced by ``NEVER``, simplified."""
-    if isinstance(node, ir.Ref):
-        return ir.NEVER if node.name in dead else node
+
+    def leaf(node: ir.Node) -> ir.Node:
+        return ir.NEVER if isinstance(node, ir.Ref) and node.name in dead else node
+
+    return rebuild(node, leaf)
+
+
+def rebuild(node: ir.Node, leaf: Callable[[ir.Node], ir.Node]) -> ir.Node:
+    """``node`` with every leaf (and reference) replaced by ``leaf`` of it, simplified."""
     if isinstance(node, ir.Sequence):
-        return ir.sequence(*(_prune(item, dead) for item in node.items))
+        return ir.sequence(*(rebuild(item, leaf) for item in node.items))
     if isinstance(node, ir.Union):
-        return ir.union(*(_prune(item, dead) for item in node.items))
+        return ir.union(*(rebuild(item, leaf) for item in node.items))
     if isinstance(node, ir.Repeat):
-        kinds = [kind._replace(item=_prune(kind.item, dead)) for kind in node.kinds]
-        head = [tuple(_prune(item, dead) for item in row) for row in node.head]
-        separator = _prune(node.separator, dead)
+        kinds = [kind._replace(item=rebuild(kind.item, leaf)) for kind in node.kinds]
+        head = [tuple(rebuild(item, leaf) for item in row) for row in node.head]
+        separator = rebuild(node.separator, leaf)
+        if separator.never:
+            separator = ir.EMPTY
+            return ir.repeat_kinds(kinds, node.minimum, min(node.maximum or 1, 1), separator, head)
         return ir.repeat_kinds(kinds, node.minimum, node.maximum, separator, head)
     if isinstance(node, ir.Object):
         return ir.object_(
-            [member._replace(value=_prune(member.value, dead)) for member in node.members],
-            [extra._replace(value=_prune(extra.value, dead)) for extra in node.extras],
+            [member._replace(value=rebuild(member.value, leaf)) for member in node.members],
+            [extra._replace(value=rebuild(extra.value, leaf)) for extra in node.extras],
             order=node.order,
             minimum=node.minimum,
             maximum=node.maximum,
             clauses=node.clauses,
-            open=node.open,
-            colon=node.colon,
-            comma=node.comma,
-            close=node.close,
+            open=rebuild(node.open, leaf),
+            colon=rebuild(node.colon, leaf),
+            comma=rebuild(node.comma, leaf),
+            close=rebuild(node.close, leaf),
         )
-    return node
+    return leaf(node)

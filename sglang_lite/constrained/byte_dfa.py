@@ -64,6 +64,10 @@ class TextDFA(ByteDFA):
             return key == "close"
         return isinstance(key, int) and self.automaton.accepts(key)
 
+    def needs(self, absent: frozenset[int]) -> bool:
+        """False for JSON values: every character has a spelling in printable ASCII."""
+        return self.encoding != "json" or any(0x20 <= byte < 0x7F for byte in absent)
+
     def alias(self, state: int) -> tuple[ByteDFA, int] | None:
         """The state of the unrestricted string that accepts the same, where this one is past it.
 

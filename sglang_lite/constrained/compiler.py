@@ -14,6 +14,7 @@ from sglang_lite.constrained.masks import state_mask
 from sglang_lite.constrained.pushdown import Pushdown, State
 from sglang_lite.constrained.tables import Row
 from sglang_lite.constrained.vocabulary import Vocabulary
+from sglang_lite.constrained.writable import writable
 from sglang_lite.constraint import (
     Choice,
     Constraint,
@@ -69,13 +70,13 @@ class CompiledGrammar:
     ) -> None:
         """Raises :class:`ConstraintError` where no sequence of tokens satisfies ``language``."""
         self.vocabulary = vocabulary
-        self.language = analysis.prepare(language)
+        self.language = analysis.prepare(writable(language, vocabulary.absent_bytes))
         self.limits = limits
         if self.language.root.never:
             raise ConstraintError("no text at all satisfies the constraint")
         self.automaton = Pushdown(self.language, vocabulary.tables)
         self._liveness: Liveness | None = None
-        if vocabulary.missing_bytes:
+        if vocabulary.trapped_bytes:
             self._liveness = Liveness(vocabulary, self.automaton)
             if not self._liveness.alive(self.automaton.start):
                 raise ConstraintError("no sequence of tokens writes a text of the constraint")

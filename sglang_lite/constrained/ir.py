@@ -55,6 +55,10 @@ class ByteDFA(Protocol):
     def accepts(self, state: int) -> bool:
         """True where the text so far is in the language."""
 
+    def needs(self, absent: frozenset[int]) -> bool:
+        """False where every state is live even if the bytes ``absent`` cannot be written."""
+        return True
+
     def alias(self, state: int) -> tuple[ByteDFA, int] | None:
         """Another automaton's state with the same language, which is to be used instead.
 

@@ -73,13 +73,19 @@ class Vocabulary:
         return Tables(self.trie, self.size)
 
     @functools.cached_property
-    def missing_bytes(self) -> frozenset[int]:
-        """Bytes of well-formed UTF-8 that no token consists of alone.
+    def absent_bytes(self) -> frozenset[int]:
+        """Bytes of well-formed UTF-8 that occur in no token: no text with them can be written."""
+        return _UTF8 - {byte for text in self.token_bytes for byte in text}
+
+    @functools.cached_property
+    def trapped_bytes(self) -> frozenset[int]:
+        """Bytes that occur in tokens but are no token alone.
 
         Empty for nearly every real vocabulary.  Otherwise a byte automaton may have states that no
         sequence of tokens leads out of, and the matcher checks each token for that.
         """
-        return _UTF8 - {text[0] for text in self.token_bytes if len(text) == 1}
+        alone = {text[0] for text in self.token_bytes if len(text) == 1}
+        return _UTF8 - alone - self.absent_bytes
 
     @classmethod
     def from_tokenizer(

@@ -341,7 +341,7 @@ def test_a_schema_that_nothing_satisfies_is_refused() -> None:
 
 def test_no_dead_end_where_a_byte_has_no_token() -> None:
     vocabulary = without_some_bytes()
-    assert ord("o") in vocabulary.missing_bytes
+    assert ord("o") in vocabulary.trapped_bytes
     # "fo" can be written, but only "foo" goes on: there is no "o".
     matcher = GrammarMatcher(GrammarCompiler(vocabulary).compile_choice(["fo", "foo", "x"]))
     assert allowed(matcher) == {b"foo", b"x"}
@@ -350,3 +350,18 @@ def test_no_dead_end_where_a_byte_has_no_token() -> None:
     assert not matcher.accept_token(vocabulary.token_bytes.index(b"foo"))
     with pytest.raises(ConstraintError, match="no sequence of tokens"):
         GrammarCompiler(vocabulary).compile_choice(["go"])
+
+
+def test_texts_with_bytes_that_no_token_has_are_not_begun() -> None:
+    vocabulary = Vocabulary([b"<e>", *[bytes([b]) for b in b'abc"u0123{}:']], eos_token_ids=[0])
+    assert ord("x") in vocabulary.absent_bytes
+    assert not vocabulary.trapped_bytes
+    compiler = GrammarCompiler(vocabulary)
+    assert allowed(GrammarMatcher(compiler.compile_choice(["ax", "b", "c"]))) == {b"b", b"c"}
+    assert allowed(GrammarMatcher(compiler.compile_regex("a+x|(b|cx)[xyc]"))) == {b"b"}
+    with pytest.raises(ConstraintError, match="no text"):
+        compiler.compile_regex("ax+")
+    grammar = compiler.compile_json_schema(
+        {"properties": {"a": {"const": 1}, "x": {}}, "required": ["a"]}, max_whitespace=0
+    )
+    assert assert_exact(grammar) > 5

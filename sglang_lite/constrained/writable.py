@@ -1,0 +1,116 @@
+"""A language less the texts that a vocabulary has no bytes for.
+
+Some vocabularies lack a few bytes (rare control characters, the leads of unused planes).  Texts
+with them cannot be written, and what only leads to such texts would be a dead end.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from sglang_lite.constrained import ir
+from sglang_lite.constrained.analysis import rebuild
+from sglang_lite.constrained.ir import ByteDFA
+from sglang_lite.errors import GrammarTooComplex
+
+MAX_SEARCH = 50_000
+
+
+def writable(language: ir.Language, absent: frozenset[int]) -> ir.Language:
+    """The texts of ``language`` without bytes in ``absent``; the same object if none is needed."""
+    if not absent:
+        return language
+    changed = False
+
+    def leaf(node: ir.Node) -> ir.Node:
+        nonlocal changed
+        found = _leaf(node, absent)
+        changed = changed or found is not node
+        return found
+
+    nodes = {name: rebuild(node, leaf) for name, node in language.rules.items()}
+    root = rebuild(language.root, leaf)
+    return ir.Language(root, nodes, language.warnings) if changed else language
+
+
+def _leaf(node: ir.Node, absent: frozenset[int]) -> ir.Node:
+    if isinstance(node, ir.Literal):
+        return ir.NEVER if absent.intersection(node.text) else node
+    if isinstance(node, ir.LiteralSet):
+        if not any(absent.intersection(text) for text in node.texts):
+            return node
+        return ir.literals(text for text in node.texts if not absent.intersection(text))
+    if isinstance(node, ir.Terminal) and node.dfa.needs(absent):
+        return ir.terminal(trimmed(node.dfa, absent))
+    if isinstance(node, ir.Counted) and node.char.needs(absent):
+        char = trimmed(node.char, absent)
+        if char.start < 0:
+            return ir.NEVER if node.minimum else ir.literal(node.open + node.close)
+        return ir.Counted(char, node.minimum, node.maximum, node.open, node.close)
+    return node
+
+
+class TrimmedDFA(ByteDFA):
+    """The texts of another DFA without some bytes; states are the other's."""
+
+    def __init__(self, dfa: ByteDFA, absent: frozenset[int]) -> None:
+        self.dfa, self.absent = dfa, absent
+        self._live: dict[int, bool] = {}
+        self._rows: dict[int, tuple[int, ...]] = {}
+        self.start = dfa.start if self._alive(dfa.start) else -1
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return trimmed, (self.dfa, self.absent)
+
+    def step(self, state: int, byte: int) -> int:
+        """The state after ``byte``, or -1."""
+        return self.row(state)[byte]
+
+    def row(self, state: int) -> tuple[int, ...]:
+        """The 256 targets of ``state``; -1 is a refusal."""
+        row = self._rows.get(state)
+        if row is None:
+            row = self._rows[state] = tuple(
+                target if target >= 0 and byte not in self.absent and self._alive(target) else -1
+                for byte, target in enumerate(self.dfa.row(state))
+            )
+        return row
+
+    def accepts(self, state: int) -> bool:
+        """True where the text so far is in the language."""
+        return self.dfa.accepts(state)
+
+    def needs(self, absent: frozenset[int]) -> bool:
+        """False for the bytes that were removed."""
+        return not absent <= self.absent
+
+    def _alive(self, state: int) -> bool:
+        """True where bytes that are not absent lead from ``state`` to acceptance."""
+        live = self._live
+        if state in live:
+            return live[state]
+        came_from = {state: -1}
+        work = [state]
+        while work:
+            here = work.pop()
+            if live.get(here) or self.dfa.accepts(here):
+                while here >= 0:
+                    live[here] = True
+                    here = came_from[here]
+                return True
+            if len(came_from) > MAX_SEARCH:
+                raise GrammarTooComplex(f"a terminal has more than {MAX_SEARCH} states to check")
+            for byte, target in enumerate(self.dfa.row(here)):
+                if target < 0 or byte in self.absent or target in came_from:
+                    continue
+                if live.get(target) is not False:
+                    came_from[target] = here
+                    work.append(target)
+        live.update(dict.fromkeys(came_from, False))
+        return False
+
+
+@lru_cache(maxsize=4096)
+def trimmed(dfa: ByteDFA, absent: frozenset[int]) -> TrimmedDFA:
+    """The one :class:`TrimmedDFA` of these arguments."""
+    return TrimmedDFA(dfa, absent)
