@@ -37,7 +37,7 @@ _HOMES = {
         "CompiledGrammar GrammarCompiler GrammarMatcher Vocabulary allocate_token_bitmask"
     ),
     "sglang_lite.errors": (
-        "BackendError ConstraintError EngineError GrammarTooComplex Incomplete InvalidGrammar "
+        "BackendError CheckFailed ConstraintError EngineError GrammarTooComplex Incomplete InvalidGrammar "
         "InvalidRegex InvalidRequest InvalidSchema ModelNotFound NotSupported ProgramCancelled "
         "ProgramError PromptTooLong QueueFull RequestAborted SglangLiteError UnsatisfiableSchema "
         "UnsupportedModel UnsupportedSchema"

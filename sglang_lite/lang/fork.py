@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 from sglang_lite.errors import InvalidRequest
 from sglang_lite.lang.executor import Operation, fresh
-from sglang_lite.lang.loop import await_on, block_on
+from sglang_lite.lang.loop import await_on, background_loop, block_on
 from sglang_lite.lang.nodes import Expression
 from sglang_lite.lang.state import ProgramState
 from sglang_lite.lang.variable import MISSING, Failure, Variable
@@ -87,6 +89,89 @@ class ProgramStateGroup:
                 pieces = transcript.pieces[start:]
                 parent.submit_operation(Operation("join", partial(parent.extend, pieces)))
         return {}
+
+    def as_completed(self) -> Any:
+        """The children in the order in which they finish (an async iterator for async programs).
+
+        A failed child is yielded too; reading from it raises.
+        """
+        return self._parent._iterate(self._completed)
+
+    async def _completed(self) -> AsyncIterator[ProgramState]:
+        tasks = {asyncio.ensure_future(state._executor.settled()): state for state in self._states}
+        try:
+            while tasks:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    state = tasks.pop(task)
+                    state._executor.handled = True
+                    yield state
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def first(self, count: int = 1) -> Any:
+        """Wait for the first ``count`` children that succeed, stop the others, and return them.
+
+        The requests of those that are stopped are aborted.  Raises if so many cannot succeed.
+        """
+        if not isinstance(count, int) or not 1 <= count <= len(self._states):
+            raise InvalidRequest("count", count, f"an integer from 1 to {len(self._states)}")
+        return self._parent._wait(lambda: self._first(count))
+
+    async def _first(self, count: int) -> list[ProgramState]:
+        winners: list[ProgramState] = []
+        failure: BaseException | None = None
+        completed = self._completed()
+        async for state in completed:
+            if state._executor.error is None:
+                winners.append(state)
+            else:
+                failure = failure or state._executor.error
+            if len(winners) == count:
+                break
+        await completed.aclose()  # type: ignore[attr-defined]
+        for state in self._states:
+            if state not in winners:
+                state._executor.handled = True
+                state._executor.cancel()
+        if failure is not None and len(winners) < count:
+            raise fresh(failure) from failure.__cause__
+        return winners
+
+    def vote(self, name: str) -> Any:
+        """The value of ``name`` that most children agree on, the earliest of several.
+
+        It becomes the parent's ``name``.  Values are compared by their text.
+        """
+        return self._parent._wait(lambda: self._vote(name))
+
+    async def _vote(self, name: str) -> Any:
+        for error in await self._settle():
+            if error is not None:
+                raise fresh(error) from error.__cause__
+        variables = []
+        for state in self._states:
+            known = state._known(name)
+            assert known is not None  # the state has settled, so it is there or has raised
+            variables.append(known)
+        counts = Counter(variable.text for variable in variables)
+        winner = max(variables, key=lambda variable: counts[variable.text])
+        self._parent._executor.publish(winner)
+        return winner.value
+
+    def cancel(self) -> None:
+        """Stop all children; their requests are aborted."""
+        for state in self._states:
+            state._executor.handled = True
+            background_loop().call_soon_threadsafe(state._executor.cancel)
+
+    def __enter__(self) -> ProgramStateGroup:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Leaving a ``with`` block stops the children that are still at work."""
+        self.cancel()
 
     async def _settle(self) -> list[BaseException | None]:
         """Wait for all children; their errors are handled from now on."""

@@ -46,6 +46,12 @@ def on_background_loop() -> bool:
         return False
 
 
+def forbid_blocking() -> None:
+    """Raise where waiting would stop the loop that everything waits for."""
+    if on_background_loop():
+        raise RuntimeError("a blocking call inside an async program: use its awaitable twin")
+
+
 def spawn(make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
     """Start ``make()`` on the background loop, in a copy of the caller's context."""
     context = contextvars.copy_context()
@@ -81,8 +87,7 @@ def spawn(make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
 
 def block_on(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run ``make()`` on the background loop and wait for it; an interrupt cancels it."""
-    if on_background_loop():
-        raise RuntimeError("a blocking call inside an async program: use its awaitable twin")
+    forbid_blocking()
     future = spawn(make)
     try:
         return future.result()

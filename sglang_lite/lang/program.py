@@ -22,6 +22,7 @@ from sglang_lite.lang.loop import (
     aiterate,
     await_on,
     block_on,
+    forbid_blocking,
     iterate,
     spawn,
 )
@@ -97,6 +98,7 @@ class SglFunction:
         With ``stream=True`` the state comes back at once, to be read while it grows
         (:meth:`ProgramState.text_iter`).  Raises what the body raises, or :class:`ProgramError`.
         """
+        forbid_blocking()
         call = self._call(args, kwargs)
         run = call.make_run()
         state = ProgramState(run.root)

@@ -18,7 +18,7 @@ class ReasoningSplitter:
     def __init__(self, open_tag: str, close_tag: str) -> None:
         self._open = open_tag
         self._close = close_tag
-        self._state: Literal["start", "undecided", "reasoning", "gap", "answer"] = "start"
+        self._state: Literal["start", "undecided", "lead", "reasoning", "gap", "answer"] = "start"
         self._held = ""
         self.reasoning = ""
         self.answer = ""
@@ -29,6 +29,10 @@ class ReasoningSplitter:
         found: list[tuple[Part, str]] = []
         if self._state == "start":
             self._begin()
+        if self._state == "lead":
+            self._held = self._held.lstrip("\n")
+            if self._held:
+                self._state = "reasoning"
         if self._state in ("undecided", "reasoning"):
             found += self._think()
         if self._state == "gap":
@@ -43,8 +47,8 @@ class ReasoningSplitter:
     def _begin(self) -> None:
         text = self._held.lstrip()
         if text.startswith(self._open):
-            self._held = text[len(self._open) :].lstrip("\n")
-            self._state = "reasoning"
+            self._held = text[len(self._open) :]
+            self._state = "lead"
         elif not self._open.startswith(text):
             self._state = "undecided"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_lite.errors import CheckFailed, Incomplete, InvalidRequest
 from sglang_lite.lang.executor import Executor, Operation
 from sglang_lite.lang.loop import await_on, block_on
-from sglang_lite.lang.transcript import Mark
+from sglang_lite.lang.transcript import Mark, Message
 
 if TYPE_CHECKING:
     from sglang_lite.lang.state import ProgramState
@@ -32,24 +32,15 @@ class Checkpoint:
         self._mark = self._executor.transcript.mark()
 
     @property
-    def pieces(self) -> int:
-        """How many pieces the transcript had."""
-        return self._taken.pieces
-
-    @property
-    def open_role(self) -> str | None:
-        """The role that was open."""
-        return self._taken.open_role
-
-    @property
-    def _taken(self) -> Mark:
+    def taken(self) -> Mark:
+        """The place in the transcript."""
         if self._mark is None:
             raise RuntimeError("the checkpoint was not reached")
         return self._mark
 
     def restore_text(self) -> None:
         """Take text and roles back; variables stay (loop thread)."""
-        self._executor.rollback(self._taken)
+        self._executor.rollback(self.taken)
 
     async def rollback(self) -> None:
         """Take everything back, after what is queued has been worked off (loop thread)."""
@@ -163,9 +154,20 @@ class Attempt:
         return not self._last and isinstance(error, (CheckFailed, Incomplete))
 
     async def _drop_feedback(self) -> None:
-        kept = self._executor.transcript.pieces[self._after_feedback.pieces :]
-        roles = self._executor.transcript.open_role
-        if roles != self._checkpoint.open_role:
-            return  # a message was opened or closed after the feedback: it is part of it now
+        """Say the same again without the feedback: its text changes, so its ids do too."""
+        transcript = self._executor.transcript
+        before, after = self._checkpoint.taken, self._after_feedback.taken
+        said = transcript.copy()
         self._checkpoint.restore_text()
-        await self._executor.extend(kept)
+        await self._executor.extend(said.pieces[after.pieces :])
+        transcript.messages = said.messages
+        if before.open_role is not None and len(said.messages) > before.messages:
+            # The message in which the feedback stood was closed since.
+            begun = len("".join(p.text for p in said.pieces[before.role_from : before.pieces]))
+            given = len("".join(p.text for p in said.pieces[before.pieces : after.pieces]))
+            message = said.messages[before.messages]
+            content = message.content[:begun] + message.content[begun + given :]
+            transcript.messages[before.messages] = Message(message.role, content)
+        transcript.open_role, transcript.opening = said.open_role, said.opening
+        moved = after.pieces - before.pieces if said.role_from >= after.pieces else 0
+        transcript.role_from = said.role_from - moved

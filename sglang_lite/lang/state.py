@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sglang_lite.errors import InvalidRequest, NotSupported
-from sglang_lite.lang.events import Event, TextEvent, VariableDelta, VariableEnd
+from sglang_lite.lang import streams
+from sglang_lite.lang.events import Event
 from sglang_lite.lang.executor import Executor, fresh
 from sglang_lite.lang.expressions import role_message, source_line
 from sglang_lite.lang.loop import (
@@ -66,6 +67,9 @@ class ProgramState:
     def _wait(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         with self._lent_place():
             return block_on(make)
+
+    def _iterate(self, make: Callable[[], AsyncIterator[Any]]) -> Any:
+        return iterate(make)
 
     def _lent_place(self) -> Any:
         run = self._run
@@ -224,8 +228,7 @@ class ProgramState:
         async def settle() -> Any:
             if outside:  # the body may be about to append more
                 await asyncio.wrap_future(self._run.ended)
-                if self._executor.path == ():
-                    self._raise_failure()
+                streams.raise_failure(self._executor)
             barrier = self._executor.barrier()
             try:
                 await asyncio.wrap_future(barrier)
@@ -330,7 +333,7 @@ class ProgramState:
         Without ``stream=True`` everything comes at once.  Raises after the last delta if the
         state failed.
         """
-        return iterate(lambda: self._texts(var_name))
+        return iterate(lambda: streams.texts(self, var_name))
 
     def text_async_iter(
         self, var_name: str | None = None, return_meta_data: bool = False
@@ -340,47 +343,11 @@ class ProgramState:
         ``return_meta_data`` gives pairs (text, meta info); the info comes with the last pair, the
         others have None.
         """
-        return aiterate(lambda: self._texts(var_name, return_meta_data))
+        return aiterate(lambda: streams.texts(self, var_name, return_meta_data))
 
     def events(self) -> AsyncIterator[Event]:
         """All events of the run from its start, forks included; raises at the end if it failed."""
-        return aiterate(self._events)
-
-    async def _events(self) -> AsyncIterator[Event]:
-        if self._run.log is None:
-            raise InvalidRequest("stream", False, "a run with stream=True to iterate over events")
-        async for event in self._run.log.read():
-            yield event
-        self._raise_failure()
-
-    async def _texts(self, name: str | None, meta: bool = False) -> AsyncIterator[Any]:
-        if self._run.log is None:
-            whole: Any = self.aio.text() if name is None else self.aio.raw(name)
-            yield await whole
-            return
-        delivered = False
-        async for event in self._run.log.read(self._executor.path):
-            if name is None:
-                if isinstance(event, TextEvent):
-                    yield (event.text, None) if meta else event.text
-            elif isinstance(event, VariableDelta) and event.name == name and event.index == 0:
-                delivered = True
-                yield (event.text, None) if meta else event.text
-            elif isinstance(event, VariableEnd) and event.name == name:
-                if not delivered:
-                    yield (str(event.value), None) if meta else str(event.value)
-                if meta:
-                    info: Any = self.aio.get_meta_info(name)
-                    yield "", await info
-                return
-        self._raise_failure()
-        if name is not None:
-            self._known(name)
-
-    def _raise_failure(self) -> None:
-        error = self._executor.failure() if self._executor.error is not None else self._run.error()
-        if error is not None:
-            raise error
+        return aiterate(lambda: streams.events(self._run))
 
 
 class AsyncProgramState(ProgramState):
@@ -388,6 +355,9 @@ class AsyncProgramState(ProgramState):
 
     def _wait(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         return await_on(make)
+
+    def _iterate(self, make: Callable[[], AsyncIterator[Any]]) -> Any:
+        return aiterate(make)
 
     def _read(self, name: str, read: Callable[[Variable], Any]) -> Awaitable[Any]:
         self._known(name)
