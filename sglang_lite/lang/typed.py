@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import enum
 import functools
+import inspect
 import typing
 from dataclasses import dataclass
 from typing import Any
@@ -140,10 +141,12 @@ def _json(schema: dict[str, Any]) -> JsonSchema:
 
 
 def _schema_of(type_: Any) -> dict[str, Any]:
+    accepted = "a type that Pydantic can describe as a JSON Schema"
+    if inspect.isroutine(type_):  # Pydantic would describe its arguments
+        raise InvalidRequest("type", type_, accepted)
     try:
         return _adapter(type_).json_schema()
     except Exception as error:
-        accepted = "a type that Pydantic can describe as a JSON Schema"
         raise InvalidRequest("type", type_, f"{accepted} ({error})") from error
 
 
