@@ -131,6 +131,14 @@ def serve(
         bool,
         _option("--constrained-json-disable-any-whitespace", panel=_HTTP, text="Compact JSON."),
     ] = False,
+    constrained_json_max_digits: Annotated[
+        int,
+        _option(
+            "--constrained-json-max-digits",
+            panel=_HTTP,
+            text="Digits of numbers that a schema leaves unbounded; 0 = no cap.",
+        ),
+    ] = 40,
     log_level: Annotated[str, _option("--log-level", panel=_LOG, text="info, …")] = "info",
     log_interval: Annotated[
         float, _option("--log-interval", panel=_LOG, text="Seconds between load lines.")
@@ -161,6 +169,7 @@ def serve(
         keep_alive_interval=sse_keep_alive_interval,
         watchdog_timeout=watchdog_timeout,
         json_max_whitespace=whitespace,
+        json_max_digits=constrained_json_max_digits or None,
         allow_unknown_fields=allow_unknown_fields,
         accept_any_model=accept_any_model,
         ui=ui,

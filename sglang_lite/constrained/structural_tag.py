@@ -146,6 +146,9 @@ class _Lowering:
         most = fields.optional_count("max_whitespace_cnt")
         if most is not None:
             options["max_whitespace"] = most
+        digits = fields.optional_count("max_digits")
+        if digits is not None:
+            options["max_digits"] = digits
         return self._schema(JsonSchema.of(fields.take("json_schema"), **options), fields)
 
     def _schema(self, spec: JsonSchema, fields: Fields) -> ir.Node:

@@ -16,6 +16,11 @@ from tests.server.scripted import EOS, Script
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
+def schema_of(schema: dict, **options: object) -> JsonSchema:
+    """The constraint with the server's bounds."""
+    return JsonSchema.of(schema, max_digits=40, **options)
+
+
 def client(live: Live) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
 
@@ -160,9 +165,9 @@ def test_logprobs_stream(live: Live) -> None:
     ("fields", "expected"),
     [
         ({"response_format": {"type": "text"}}, None),
-        ({"response_format": {"type": "json_object"}}, JsonSchema.of({"type": "object"})),
-        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, JsonSchema.of(SCHEMA)),
-        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, JsonSchema.of(SCHEMA)),
+        ({"response_format": {"type": "json_object"}}, schema_of({"type": "object"})),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, schema_of(SCHEMA)),
+        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, schema_of(SCHEMA)),
         (
             {
                 "response_format": {
@@ -170,16 +175,16 @@ def test_logprobs_stream(live: Live) -> None:
                     "json_schema": {"name": "x", "schema": SCHEMA, "strict": "true"},
                 }
             },
-            JsonSchema.of(SCHEMA),
+            schema_of(SCHEMA),
         ),
-        ({"json_schema": SCHEMA}, JsonSchema.of(SCHEMA)),
-        ({"json_schema": json.dumps(SCHEMA)}, JsonSchema.of(SCHEMA)),
-        ({"guided_json": SCHEMA}, JsonSchema.of(SCHEMA)),
-        ({"structured_outputs": {"json": SCHEMA}}, JsonSchema.of(SCHEMA)),
-        ({"structured_outputs": {"json_object": True}}, JsonSchema.of({"type": "object"})),
+        ({"json_schema": SCHEMA}, schema_of(SCHEMA)),
+        ({"json_schema": json.dumps(SCHEMA)}, schema_of(SCHEMA)),
+        ({"guided_json": SCHEMA}, schema_of(SCHEMA)),
+        ({"structured_outputs": {"json": SCHEMA}}, schema_of(SCHEMA)),
+        ({"structured_outputs": {"json_object": True}}, schema_of({"type": "object"})),
         (
             {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}},
-            JsonSchema.of(SCHEMA, max_whitespace=0),
+            schema_of(SCHEMA, max_whitespace=0),
         ),
         ({"regex": "a+"}, Regex("a+")),
         ({"guided_regex": "a+"}, Regex("a+")),

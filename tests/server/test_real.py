@@ -305,7 +305,7 @@ def mutated(draw: st.DrawFn) -> tuple[str, dict]:
 
 
 @settings(
-    max_examples=400,
+    max_examples=250,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

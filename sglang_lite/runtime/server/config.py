@@ -24,6 +24,8 @@ class ServerConfig:
       ``/health`` fails.
     * ``json_max_whitespace``: cap of every whitespace gap in generated JSON; None = the
       constraint's own.
+    * ``json_max_digits``: cap of the digits of numbers that a schema leaves unbounded, because
+      small models like to write zeros for ever; None = no cap.
     * ``allow_unknown_fields``: ignore request fields that nobody knows, instead of refusing them.
     * ``accept_any_model``: serve any value of ``model``, instead of refusing foreign ones.
     * ``ui``: serve ``/ui`` and its feed; None = only on a loopback address.
@@ -42,6 +44,7 @@ class ServerConfig:
     keep_alive_interval: float = 15.0
     watchdog_timeout: float = 300.0
     json_max_whitespace: int | None = None
+    json_max_digits: int | None = 40
     allow_unknown_fields: bool = False
     accept_any_model: bool = False
     ui: bool | None = None

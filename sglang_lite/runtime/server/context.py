@@ -31,7 +31,7 @@ class ServerContext:
         self.config = config
         self.phase: Literal["loading", "ready", "draining"] = "loading"
         self.started = time.time()
-        self.json_style = JsonStyle(config.json_max_whitespace)
+        self.json_style = JsonStyle(config.json_max_whitespace, config.json_max_digits)
         self.model_name = config.served_model_name
         self.model_path = ""
         self.metrics = Metrics()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sglang_lite.constraint import Constraint, JsonSchema, StructuralTag
@@ -124,14 +124,20 @@ def _parameters(function: FunctionSpec) -> dict[str, Any]:
 
 
 def _json_format(schema: Any, style: JsonStyle) -> dict[str, Any]:
-    made: dict[str, Any] = {"type": "json_schema", "json_schema": schema}
-    if style.max_whitespace is not None:
-        made["max_whitespace_cnt"] = style.max_whitespace
-    return made
+    made = {
+        "type": "json_schema",
+        "json_schema": schema,
+        "max_whitespace_cnt": style.max_whitespace,
+        "max_digits": style.max_digits,
+    }
+    return {name: value for name, value in made.items() if value is not None}
 
 
 def _tag(function: FunctionSpec, style: JsonStyle) -> dict[str, Any]:
-    content = _json_format(_parameters(function), style)
+    # Models write arguments on one line; a gap needs one space at most.
+    gap = 1 if style.max_whitespace is None else min(1, style.max_whitespace)
+    one_line = replace(style, max_whitespace=gap)
+    content = _json_format(_parameters(function), one_line)
     return {"type": "tag", "begin": _begin(function.name), "content": content, "end": _END}
 
 

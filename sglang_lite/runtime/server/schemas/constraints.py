@@ -42,9 +42,14 @@ class WireConstraint:
 
 @dataclass(frozen=True)
 class JsonStyle:
-    """The server's default for whitespace in generated JSON (None: the constraint's own)."""
+    """How generated JSON is kept from running away, beyond what its schema says.
+
+    ``max_whitespace`` bounds every gap (None: the constraint's own bound); ``max_digits`` the
+    digits of numbers that the schema leaves unbounded (None: no cap).
+    """
 
     max_whitespace: int | None = None
+    max_digits: int | None = None
 
 
 class JsonSchemaFormat(WireModel):
@@ -223,9 +228,12 @@ def native_constraint(fields: dict[str, Any], style: JsonStyle) -> WireConstrain
 
 
 def styled(wire: WireConstraint, style: JsonStyle) -> WireConstraint:
-    """The server's whitespace rule, where the request has none of its own."""
+    """The server's bounds, where the request has none of its own."""
     constraint = wire.constraint
-    if not isinstance(constraint, JsonSchema) or style.max_whitespace is None:
+    if not isinstance(constraint, JsonSchema):
         return wire
-    bound = min(style.max_whitespace, constraint.max_whitespace)
-    return replace(wire, constraint=replace(constraint, max_whitespace=bound))
+    whitespace = constraint.max_whitespace
+    if style.max_whitespace is not None:
+        whitespace = min(style.max_whitespace, whitespace)
+    bounded = replace(constraint, max_whitespace=whitespace, max_digits=style.max_digits)
+    return replace(wire, constraint=bounded)
