@@ -180,7 +180,7 @@ def _run(
             q.transpose(0, 1).unsqueeze(0), k, v, call.causal, call.bias, scale, softcap
         )
         return out[0].transpose(0, 1), lse[0].transpose(0, 1)
-    grouped = q.view(n, kv_heads, heads // kv_heads, dim)
+    grouped = q.reshape(n, kv_heads, heads // kv_heads, dim)
     if call.batch > 1:
         k, v = (_spaced_view(cache, call) for cache in (key_cache, value_cache))
         out, lse = flash_attention(grouped, k, v, False, None, scale, softcap)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import torch
 
-from sglang_lite.errors import InvalidRequest, UnsupportedModel
+from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.attention.cpu import TorchAttention
 from sglang_lite.runtime.models.base import Model
 from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.models.decoder import FUSED_FAMILIES, FusedDecoder
+from sglang_lite.runtime.models.hf import TransformersModel
 from sglang_lite.runtime.models.kernels import LinearFactory
 from sglang_lite.runtime.models.weights import Weights
 
@@ -40,19 +41,24 @@ def load_model(
         raise InvalidRequest("kv_slots", kv_slots, "at least 1")
     where = resolve_device(device)
     precision = resolve_dtype(dtype, config, where)
-    if config.model_type not in FUSED_FAMILIES:
-        raise UnsupportedModel(
-            f"model type {config.model_type!r} (supported: {', '.join(sorted(FUSED_FAMILIES))})"
+    attention = TorchAttention(where)
+    if config.model_type in FUSED_FAMILIES:
+        weights = Weights(folder)
+        linears = LinearFactory(weights, config, precision, where, quantization)
+        return FusedDecoder(
+            config,
+            weights,
+            attention,
+            linears,
+            dtype=precision,
+            device=where,
+            kv_slots=kv_slots,
         )
-    weights = Weights(folder)
-    return FusedDecoder(
-        config,
-        weights,
-        TorchAttention(where),
-        LinearFactory(weights, config, precision, where, quantization),
-        dtype=precision,
-        device=where,
-        kv_slots=kv_slots,
+    if quantization is not None:
+        families = ", ".join(sorted(FUSED_FAMILIES))
+        raise InvalidRequest("quantization", quantization, f"None, except for {families}")
+    return TransformersModel(
+        folder, config, attention, dtype=precision, device=where, kv_slots=kv_slots
     )
 
 
