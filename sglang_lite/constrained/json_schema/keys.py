@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from sglang_lite.constrained.algebra import combine, union
+from sglang_lite.constrained.algebra import union
 from sglang_lite.constrained.automaton import Automaton, EmptyLanguage, any_text
 from sglang_lite.constrained.json_schema import records as R
-from sglang_lite.constrained.json_schema.strings import string_automaton
-from sglang_lite.constrained.regex import search
+from sglang_lite.constrained.json_schema.strings import matching, string_automaton
 from sglang_lite.errors import GrammarTooComplex
 
 if TYPE_CHECKING:
@@ -63,9 +62,7 @@ def key_classes(record: R.Object, keys: Automaton) -> list[tuple[Automaton, R.Co
         if schema is None:
             continue
         try:
-            found = combine(
-                [keys, *(search(text) for text in inside)], [search(text) for text in outside]
-            )
+            found = matching(inside, outside, keys)
         except EmptyLanguage:
             continue
         by_schema.setdefault(schema, []).append(found)
@@ -94,7 +91,7 @@ def _classes(record: R.Object) -> list[tuple[tuple[str, ...], tuple[str, ...], R
 
 def _inhabited(patterns: tuple[str, ...], others: tuple[str, ...]) -> bool:
     try:
-        combine([search(text) for text in patterns], [search(text) for text in others])
+        matching(patterns, others, any_text())
     except EmptyLanguage:
         return False
     return True

@@ -22,6 +22,9 @@ from sglang_lite.constrained.json_string import encode_key, key_dfa
 if TYPE_CHECKING:
     from sglang_lite.constrained.json_schema.lower import Lowering
 
+WITNESS_STEPS = 20
+"""What one case of a witness costs in the normaliser's budget."""
+
 
 def lower_object(to: Lowering, record: R.Object) -> ir.Node:
     """The record as JSON text."""
@@ -71,5 +74,8 @@ def _with_witness(to: Lowering, record: R.Object) -> ir.Node:
         reason = "cannot be negated for keys that the schema does not list"
         to.normaliser.refuse(witness.origin, keyword_of(witness), reason)
         return lower_object(to, others)
-    cases = declared_witnesses(to.normaliser, others, witness)
-    return ir.union(*(lower_object(to, case) for case in cases))
+    nodes = []
+    for case in declared_witnesses(to.normaliser, others, witness):
+        to.normaliser.spend(WITNESS_STEPS)
+        nodes.append(lower_object(to, case))
+    return ir.union(*nodes)

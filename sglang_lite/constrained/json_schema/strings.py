@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 
 from sglang_lite.constrained import ir
@@ -21,13 +23,29 @@ def is_known(match: R.Match) -> bool:
     """
     if match.keyword == "format":
         return match.text in FORMATS
-    search(match.text)
+    with suppress(EmptyLanguage):
+        search(match.text)
     return True
 
 
 def matches_text(match: R.Match, text: str) -> bool:
     """True if ``text`` is in the set."""
-    return _automaton(match).matches(text) is match.positive
+    try:
+        return _automaton(match).matches(text) is match.positive
+    except EmptyLanguage:
+        return not match.positive
+
+
+def matching(patterns: Iterable[str], others: Iterable[str], within: Automaton) -> Automaton:
+    """The texts of ``within`` that match all ``patterns`` and none of ``others``.
+
+    Raises :class:`EmptyLanguage` where there is none.
+    """
+    positive = [R.Match("pattern", text) for text in patterns]
+    return combine(
+        [within, *(_automaton(match) for match in positive)],
+        _refused([R.Match("pattern", text) for text in others]),
+    )
 
 
 def string_automaton(record: R.String) -> Automaton:
@@ -66,10 +84,19 @@ def lower_string(record: R.String) -> ir.Node:
 @lru_cache(maxsize=4096)
 def _regular(matches: frozenset[R.Match], excluded: frozenset[str]) -> Automaton:
     ordered = sorted(matches)
-    refused = [_automaton(match) for match in ordered if not match.positive]
+    refused = _refused([match for match in ordered if not match.positive])
     if excluded:
         refused.append(words(tuple(sorted(excluded))))
     return combine([_automaton(match) for match in ordered if match.positive], refused)
+
+
+def _refused(matches: Iterable[R.Match]) -> list[Automaton]:
+    """The automata of ``matches``, without those that no text matches anyway."""
+    found = []
+    for match in matches:
+        with suppress(EmptyLanguage):
+            found.append(_automaton(match))
+    return found
 
 
 def _automaton(match: R.Match) -> Automaton:

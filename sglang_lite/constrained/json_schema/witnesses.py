@@ -16,7 +16,7 @@ from sglang_lite.constrained.json_schema.keys import declared_names, key_classes
 from sglang_lite.constrained.json_schema.membership import member_schema, witness_key
 from sglang_lite.constrained.json_schema.negate import negated_terms
 from sglang_lite.constrained.json_schema.satisfiable import satisfiable
-from sglang_lite.constrained.regex import search
+from sglang_lite.constrained.json_schema.strings import matching
 
 if TYPE_CHECKING:
     from sglang_lite.constrained.json_schema.normalise import Normaliser
@@ -67,13 +67,13 @@ def _class_keys(
     to: Normaliser, keys: Automaton, witness: R.Witness, names: tuple[str, ...]
 ) -> Iterator[Automaton]:
     """Those of ``keys`` that are of the witness's class and not declared, if any."""
-    required, refused = [keys], []
-    if names:
-        refused.append(words(names))
+    patterns: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    refused = [words(names)] if names else []
     if witness.pattern is not None:
-        required.append(search(witness.pattern))
+        patterns = (witness.pattern,)
     elif witness.layer is not None:
-        refused += [search(text) for text in witness.layer.patterns]
+        others = tuple(witness.layer.patterns)
         if witness.layer.properties:
             refused.append(words(tuple(witness.layer.properties)))
     else:
@@ -81,6 +81,6 @@ def _class_keys(
         refused += [words(listed)] if listed else []
         refused += [allowed] if allowed is not None else []
     try:
-        yield combine(required, refused)
+        yield combine([matching(patterns, others, keys)], refused)
     except EmptyLanguage:
         return
