@@ -269,7 +269,9 @@ def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
     except (OSError, ValueError, KeyError, ImportError) as error:
         if isinstance(error, UnsupportedModel):
             raise
-        raise UnsupportedModel(f"transformers can't load {str(folder)!r}: {error}") from error
+        own = isinstance(error, KeyError) and error.args == (ATTENTION_NAME,)
+        reason = "it doesn't know transformers' attention interface" if own else error
+        raise UnsupportedModel(f"transformers can't load {str(folder)!r}: {reason}") from error
     if info["missing_keys"]:
         # transformers only warns, and runs on random numbers.
         names = ", ".join(sorted(info["missing_keys"])[:3])
