@@ -1,0 +1,123 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sglang_lite import cli
+from sglang_lite.commands.chat import run_chat
+from tests.server.live import Live
+from tests.server.scripted import Script
+
+runner = CliRunner()
+
+
+def settings_of(*arguments: str, **environment: str) -> dict:
+    result = runner.invoke(cli.app, ["serve", *arguments, "--print-config"], env=environment)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def test_help_is_grouped() -> None:
+    result = runner.invoke(cli.app, ["serve", "--help"], env={"COLUMNS": "200"})
+    for text in ("Memory and scheduling", "--mem-fraction-static", "--radix-cache-size"):
+        assert text in result.output
+
+
+@pytest.mark.parametrize("name", ["serve", "chat", "run", "pull", "env", "demo"])
+def test_every_command_has_help(name: str) -> None:
+    assert runner.invoke(cli.app, [name, "--help"]).exit_code == 0
+
+
+def test_help_imports_no_torch() -> None:
+    code = (
+        "import sys; from sglang_lite import cli\n"
+        "try: cli.app(['serve', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'transformers', 'fastapi', 'uvicorn'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_flags_of_sglang_and_their_other_names() -> None:
+    made = settings_of(
+        *("--model", "m", "--max-running", "3", "--radix-cache-size", "64k"),
+        *("--context-length", "32k", "--api-key", "secret", "--allowed-hosts", "a, b"),
+    )
+    assert made["model_path"] == "m"
+    assert made["max_running_requests"] == 3
+    assert made["max_total_tokens"] == 65536
+    assert made["context_length"] == 32768
+    assert made["api_key"] == "set"
+    assert made["allowed_hosts"] == ["a", "b"]
+    assert made["port"] == 30000
+
+
+def test_the_environment_sets_options() -> None:
+    made = settings_of(SGLANG_LITE_PORT="31000", SGLANG_LITE_MODEL_PATH="m")
+    assert (made["port"], made["model_path"]) == (31000, "m")
+
+
+def test_unknown_flags_get_a_suggestion() -> None:
+    result = runner.invoke(cli.app, ["serve", "--max-total-token", "1"])
+    assert result.exit_code == 2
+    assert "--max-total-tokens" in result.output
+
+
+def test_numbers_that_are_none() -> None:
+    result = runner.invoke(cli.app, ["serve", "--context-length", "long"])
+    assert result.exit_code == 2
+    assert "32k" in result.output
+
+
+def test_env() -> None:
+    result = runner.invoke(cli.app, ["env"])
+    assert result.exit_code == 0
+    for name in ("sglang-lite:", "torch:", "python:", "processors:"):
+        assert name in result.output
+
+
+def test_run_needs_a_file() -> None:
+    result = runner.invoke(cli.app, ["run", "no-such-file.py"])
+    assert "no-such-file.py" in str(result.exception)
+
+
+def test_run_on_a_server(live: Live, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(
+        "import sys\nimport sglang_lite as sgl\n"
+        "@sgl.function\n"
+        "def program(s):\n    s += 'x' + sgl.gen('a', max_tokens=3)\n"
+        "if __name__ == '__main__':\n    print(sys.argv[1:], program.run()['a'])\n"
+    )
+    result = runner.invoke(cli.app, ["run", str(file), "--url", live.url, "more", "--flag"])
+    assert result.exit_code == 0, result.exception
+    assert "['more', '--flag'] Hel" in result.output
+
+
+def test_chat_with_a_server(
+    live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live.engine.script = lambda request, prompt: Script((f"{prompt.count('<user>')} questions",))
+    lines = iter(["hi", "", "and?", "/reset", "again", "/exit"])
+    monkeypatch.setattr("builtins.input", lambda *_: next(lines))
+    run_chat(None, live.url, "Be kind.", 0.5, 50)
+    output = capsys.readouterr().out
+    assert [f"{n} questions" in output for n in (1, 2, 3)] == [True, True, False]
+    assert bytes(live.engine.requests[0].input_ids).startswith(b"<system>Be kind.")
+    assert live.engine.requests[0].sampling_params.temperature == 0.5
+
+
+def test_chat_shows_errors(
+    live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = iter(["x" * 5000, "/exit"])
+    monkeypatch.setattr("builtins.input", lambda *_: next(lines))
+    run_chat(None, live.url, "", 0.5, 50)
+    assert "maximum context length" in " ".join(capsys.readouterr().out.split())

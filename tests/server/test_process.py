@@ -1,0 +1,125 @@
+"""The server as a process: signals, a busy port, a model that is not there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sglang_lite.runtime.server.serve import bind
+from tests.runtime.tiny import make_tiny_model
+
+
+class Process:
+    """``python -m sglang_lite.launch_server``; ``url`` once it is ready."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self._lines: queue.Queue[str] = queue.Queue()
+        self.text = ""
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "sglang_lite.launch_server", *arguments],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self.popen.stderr or ():
+            self._lines.put(line)
+
+    def url(self) -> str:
+        end = time.monotonic() + 90
+        while time.monotonic() < end and self.popen.poll() is None:
+            with contextlib.suppress(queue.Empty):
+                self.text += self._lines.get(timeout=0.2)
+            if found := re.search(r"API: (http\S+)/v1", self.text):
+                return found[1]
+        raise AssertionError(self.text)
+
+    def ended(self, seconds: float = 60) -> int:
+        code = self.popen.wait(seconds)
+        time.sleep(0.1)
+        while not self._lines.empty():
+            self.text += self._lines.get()
+        return code
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def process(folder: Path) -> Iterator[Process]:
+    made = Process("--model-path", str(folder), "--port", "0", SGLANG_LITE_SERVED_MODEL_NAME="tiny")
+    try:
+        yield made
+    finally:
+        made.popen.kill()
+        made.popen.wait()
+
+
+@contextlib.contextmanager
+def answering(url: str, **fields: object) -> Iterator[Iterator[str]]:
+    body = {"text": "a", "stream": True, "sampling_params": fields}
+    with (
+        httpx.Client(trust_env=False, timeout=60) as http,
+        http.stream("POST", f"{url}/generate", json=body) as response,
+    ):
+        lines = response.iter_lines()
+        next(lines)
+        yield lines
+
+
+def test_the_first_signal_drains(process: Process) -> None:
+    url = process.url()
+    models = httpx.get(f"{url}/v1/models", trust_env=False).json()
+    assert models["data"][0]["id"] == "tiny"
+    with answering(url, max_new_tokens=200, ignore_eos=True) as lines:
+        process.popen.send_signal(signal.SIGINT)
+        events = [line for line in lines if line]
+    assert events[-1] == "data: [DONE]"
+    last = json.loads(events[-2].removeprefix("data: "))
+    assert last["meta_info"]["finish_reason"] == {"type": "length", "length": 200}
+    assert process.ended() == 0
+    bind("127.0.0.1", httpx.URL(url).port or 0).close()
+
+
+def test_the_second_signal_ends_at_once(process: Process) -> None:
+    url = process.url()
+    with contextlib.suppress(httpx.HTTPError), answering(url, max_new_tokens=10_000) as lines:
+        process.popen.send_signal(signal.SIGTERM)
+        next(lines)
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.ended(5) in (0, 128 + signal.SIGTERM)
+
+
+def test_a_model_that_is_not_there() -> None:
+    process = Process("--model-path", "./no-such-model", "--port", "0")
+    assert process.ended() == 1
+    assert "no-such-model" in process.text
+    assert "Traceback" not in process.text
+
+
+def test_a_busy_port(folder: Path) -> None:
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        process = Process("--model-path", str(folder), "--port", str(port))
+        assert process.ended() == 1
+    assert f"127.0.0.1:{port}" in process.text
+    assert "--port" in process.text
+    assert "Traceback" not in process.text
