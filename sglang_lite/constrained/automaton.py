@@ -65,6 +65,9 @@ class Automaton:
     mask) to the next key or None.  Safe for several threads.
     """
 
+    farthest: int | None = None
+    """No state is farther from acceptance than this; None is unknown."""
+
     def __init__(self, start: Hashable) -> None:
         self._lock = threading.RLock()
         self._keys: list[Any] = []
@@ -97,6 +100,14 @@ class Automaton:
     def remainder(self, state: int) -> Remainder | None:
         """The remaining language, where it is known to be so many characters of one set."""
         return None
+
+    def near(self, state: int, horizon: int) -> int:
+        """A state from which all texts of up to ``horizon`` characters fare as they do from here.
+
+        Counters that are far from their bounds look the same, so states share what is computed of
+        them for short texts.
+        """
+        return state
 
     def total(self, state: int) -> bool:
         """True where it is known that no text at all leads to a dead end from ``state``."""

@@ -87,10 +87,26 @@ class TextDFA(ByteDFA):
     def like(self, state: int) -> tuple[ByteDFA, int] | None:
         """The body of the unrestricted string, where no text of a string is ever refused."""
         key = self._keys[state]
-        if not self.quoted or not isinstance(key, int) or not self.automaton.total(key):
+        if not self.quoted or key in ("open", "close"):
+            return None
+        between = isinstance(key, int)
+        if not all(t != DEAD and self.automaton.total(t) for t in ((key,) if between else key[1])):
             return None
         plain = text_dfa(any_text(), self.encoding, True)
-        return None if plain is self else (plain, plain.body)
+        if plain is self:
+            return None
+        return plain, plain.body if between else plain.number((key[0].of_one_class(), (0,)))
+
+    def near(self, state: int, horizon: int) -> int:
+        """A state that does the same with every byte sequence of up to ``horizon`` bytes."""
+        key = self._keys[state]
+        if key in ("open", "close"):
+            return state
+        near = self.automaton.near
+        if isinstance(key, int):
+            return self.number(near(key, horizon))
+        node, targets = key
+        return self.number((node, tuple(t if t == DEAD else near(t, horizon) for t in targets)))
 
     def matches(self, text: bytes) -> bool:
         """True where exactly these bytes are in the language."""

@@ -90,6 +90,17 @@ class Node:
             self._row = _BUILD[self.kind](self)
         return self._row
 
+    def of_one_class(self) -> Node:
+        """The same place in a character, where all that is not refused is one class."""
+        starts: list[int] = []
+        classes: list[int] = []
+        for start, number in zip(*self.function, strict=True):
+            onto = min(number, 0)
+            if not classes or classes[-1] != onto:
+                starts.append(start)
+                classes.append(onto)
+        return _node(self.kind, self.digits, Function(tuple(starts), tuple(classes)))
+
 
 @lru_cache(maxsize=65536)
 def _node(kind: str, digits: int, function: Function) -> Node:

@@ -75,6 +75,17 @@ class _Bounded(Automaton):
             rest.members, minimum, room if rest.maximum is None else min(room, rest.maximum)
         )
 
+    def near(self, state: int, horizon: int) -> int:
+        inner, length = self._keys[state]
+        farthest = self._whole.farthest
+        if farthest is None or self._maximum is None or length <= self._minimum:
+            return state
+        if self._maximum - length <= horizon + farthest:
+            return state  # the bound may decide which states within the horizon are live
+        length = self._minimum
+        with self._lock:
+            return self._number((self._whole.near(inner, horizon), length))
+
     def total(self, state: int) -> bool:
         return self._maximum is None and self._whole.total(self._keys[state][0])
 

@@ -42,6 +42,9 @@ MAX_PROBED = 200
 PROBED_SIZE = 300
 """Limits of the positions in one state; the last one is the size of a pattern that is probed."""
 
+LEAST_NEAR = 32
+"""Smaller patterns have no counter that could be far from its bounds."""
+
 Closure = tuple[bool, tuple[tuple[CharSet, int], ...]]
 
 
@@ -92,6 +95,18 @@ class FrameTable:
             ways.append(self.number(node.item, 0, self.number(node, following, rest)))
         return ways
 
+    def near(self, frame: int, horizon: int) -> int:
+        """The frame with every counter set back that is more than ``horizon`` from its bounds."""
+        if frame == END:
+            return END
+        node, index, rest = self._frames[frame]
+        if isinstance(node, Repeat) and node.maximum is not None:
+            if node.minimum - index > horizon:
+                index = 0
+            elif index >= node.minimum and node.maximum - index > horizon:
+                index = node.minimum
+        return self.number(node, index, self.near(rest, horizon))
+
     def counted(self, frame: int) -> tuple[int, tuple[int, ...]]:
         """(its shape, its counts): of two frames of one shape, the one that has nowhere counted
         more contains the other's language.
@@ -135,6 +150,8 @@ class RegexAutomaton(Automaton):
         self._closures: dict[int, Closure] = {}
         self._universal = self._frames.number(ANY_TEXT, 0, END)
         super().__init__(self._reduced(self._unfolded(node)))
+        self.farthest = node.facts.farthest
+        self._counts = node.facts.size > LEAST_NEAR
         if node.facts.size > PROBED_SIZE and self.remainder(0) is None:
             self._probe()
 
@@ -243,6 +260,13 @@ class RegexAutomaton(Automaton):
             return None
         maximum = None if node.maximum is None else node.maximum - index
         return Remainder(node.item.members, max(0, node.minimum - index), maximum)
+
+    def near(self, state: int, horizon: int) -> int:
+        if not self._counts:
+            return state
+        with self._lock:
+            key = self._keys[state]
+            return self._number(frozenset(self._frames.near(f, horizon) for f in key))
 
     def total(self, state: int) -> bool:
         nodes = (self._frames[frame][0] for frame in self._keys[state])

@@ -16,12 +16,14 @@ from sglang_lite.constrained.charset import ANYTHING, CharSet
 class Facts(NamedTuple):
     """What is known of a node: computed once, for trees share their branches.
 
-    ``least`` is the length of its shortest text, look-around aside; ``size`` how many positions it
-    has with every repeat written out; ``nullable``: the empty text matches, whatever surrounds it;
-    ``look``: there is look-around in it.
+    ``least`` is the length of its shortest text, look-around aside, and ``farthest`` a bound of how
+    far the end can be from anywhere inside; ``size`` is how many positions it has with every repeat
+    written out; ``nullable``: the empty text matches, whatever surrounds it; ``look``: there is
+    look-around in it.
     """
 
     least: int
+    farthest: int
     size: int
     nullable: bool
     look: bool
@@ -34,7 +36,7 @@ class Chars:
 
     def __init__(self, members: CharSet) -> None:
         self.members = members
-        self.facts: Facts = Facts(least=1, size=1, nullable=False, look=False)
+        self.facts: Facts = Facts(least=1, farthest=1, size=1, nullable=False, look=False)
 
 
 class Seq:
@@ -47,6 +49,7 @@ class Seq:
         parts = [item.facts for item in items]
         self.facts: Facts = Facts(
             sum(f.least for f in parts),
+            sum(f.farthest for f in parts),
             sum(f.size for f in parts),
             all(f.nullable for f in parts),
             any(f.look for f in parts),
@@ -63,6 +66,7 @@ class Alt:
         parts = [item.facts for item in items]
         self.facts: Facts = Facts(
             min((f.least for f in parts), default=0),
+            max((f.farthest for f in parts), default=0),
             sum(f.size for f in parts),
             any(f.nullable for f in parts),
             any(f.look for f in parts),
@@ -78,9 +82,15 @@ class Repeat:
         self.item = item
         self.minimum = minimum
         self.maximum = maximum
-        least, size, nullable, look = item.facts
+        least, farthest, size, nullable, look = item.facts
         rounds = max(1, minimum if maximum is None else maximum)
-        self.facts: Facts = Facts(minimum * least, rounds * size, minimum == 0 or nullable, look)
+        self.facts: Facts = Facts(
+            minimum * least,
+            minimum * least + farthest,
+            rounds * size,
+            minimum == 0 or nullable,
+            look,
+        )
 
 
 class Look:
@@ -92,7 +102,9 @@ class Look:
         self.item = item
         self.ahead = ahead
         self.negative = negative
-        self.facts: Facts = Facts(least=0, size=item.facts.size, nullable=False, look=True)
+        self.facts: Facts = Facts(
+            least=0, farthest=0, size=item.facts.size, nullable=False, look=True
+        )
 
 
 Node: TypeAlias = Chars | Seq | Alt | Repeat | Look

@@ -141,6 +141,35 @@ def test_equal_middles_of_a_character_are_one_state() -> None:
     assert len(explored(dfa)) < 60
 
 
+@pytest.mark.parametrize(
+    ("pattern", "maximum"),
+    [
+        ("^a{2,40}b?$", None), ("^(a|bb){3,30}c$", None), ("^[ab]{40}c*$", None),
+        ("^a*b{0,9}$", 14), ("^(a{1,9}b){2,9}$", 40), ("^(a.{3})?[bc]*$", 20), ("^a{0,30}(bb)?$", 25),
+    ],
+)  # fmt: skip
+def test_near_states_do_the_same_with_short_texts(pattern: str, maximum: int | None) -> None:
+    horizon, shared = 3, 0
+    dfa = text_dfa(bounded(search(pattern), 0, maximum), "utf8", False)
+
+    def agree(one: int, other: int, depth: int) -> bool:
+        if (one == DEAD) != (other == DEAD):
+            return False
+        if one in (DEAD, other):
+            return True
+        if dfa.accepts(one) != dfa.accepts(other):
+            return False
+        return depth == 0 or all(
+            agree(dfa.step(one, byte), dfa.step(other, byte), depth - 1) for byte in b"abc\xc3"
+        )
+
+    for state in explored(dfa):
+        near = dfa.near(state, horizon)
+        shared += near != state
+        assert agree(state, near, horizon)
+    assert shared
+
+
 def test_finite_languages_are_enumerated() -> None:
     assert full_match("(a|b)c?|é").enumerate(10) == ["a", "ac", "b", "bc", "é"]
     assert full_match("(a|b)c?|é").enumerate(4) is None

@@ -154,8 +154,8 @@ def test_a_pattern_that_has_matched_is_the_standard_string() -> None:
 
 def test_while_anything_may_follow_the_inside_is_that_of_the_standard_string() -> None:
     dfa = text_dfa(search("foo$"), "json", True)
-    for text in (b'"', b'"a fo'):
-        assert dfa.like(walk(dfa, text)) == (json_string(), json_string().body)
+    for text in (b'"', b'"a fo', b'"\\', b'"\\u0', b'"\\ud83d', b'"\xc3', b'"fo\xf0\x9f'):
+        assert dfa.like(walk(dfa, text)) == (json_string(), walk(json_string(), text))
     anchored = text_dfa(search("^foo"), "json", True)
     assert anchored.like(walk(anchored, b'"f')) is None
 
