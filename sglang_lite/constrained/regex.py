@@ -38,9 +38,10 @@ END = 0
 """The frame of the empty remainder."""
 
 MAX_FRAMES = 1_000
-MAX_PROBED = 200
+MAX_GROWTH = 100
 PROBED_SIZE = 300
-"""Limits of the positions in one state; the last one is the size of a pattern that is probed."""
+"""Limits of the positions in one state and of how often they may become more, which is looked for
+in patterns from a certain size on."""
 
 LEAST_NEAR = 32
 """Smaller patterns have no counter that could be far from its bounds."""
@@ -234,19 +235,20 @@ class RegexAutomaton(Automaton):
 
         ``(a|b)*a(a|b){5000}`` is small, but must remember the last 5000 characters.
         """
-        state = 0
-        for step in range(2 * MAX_PROBED):
+        state, size, grown, steps = 0, 0, 0, 0
+        while steps <= 2 * grown + 32:
             targets = [t for t in self.arcs(state).targets if t != DEAD]
             if not targets:
                 return
             state = max(targets, key=lambda t: len(self._keys[t]))
+            grown += len(self._keys[state]) > size
             size = len(self._keys[state])
-            if size > MAX_PROBED:
+            steps += 1
+            if grown > MAX_GROWTH:
                 raise GrammarTooComplex(
-                    f"after {step + 1} characters a state of the regex has {size} positions"
+                    f"after {steps} characters a state of the regex has {size} positions, and more"
+                    " after each one"
                 )
-            if step > 2 * size + 32:
-                return
 
     def shortest(self, state: int) -> int:
         return min(map(self._frames.shortest, self._keys[state]))

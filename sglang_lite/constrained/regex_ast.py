@@ -109,6 +109,9 @@ class Look:
 
 Node: TypeAlias = Chars | Seq | Alt | Repeat | Look
 
+MANY = 8
+"""So many branches are worth to be looked at for common beginnings."""
+
 EMPTY = Seq(())
 NEVER = Alt(())
 ANY = Chars(ANYTHING)
@@ -154,7 +157,28 @@ def alt(items: Iterable[Node]) -> Node:
         for other in sets[1:]:
             members = members | other
         flat = [Chars(members), *(item for item in flat if not isinstance(item, Chars))]
+    if len(flat) >= MANY:
+        flat = _factored(flat)
     return flat[0] if len(flat) == 1 else Alt(tuple(flat)) if flat else NEVER
+
+
+def _factored(branches: list[Node]) -> list[Node]:
+    """Branches that begin with the same character as one: a list of words becomes a trie."""
+    groups: dict[CharSet | int, list[Node]] = {}
+    for i, branch in enumerate(branches):
+        first = branch.items[0] if isinstance(branch, Seq) and branch.items else branch
+        groups.setdefault(first.members if isinstance(first, Chars) else i, []).append(branch)
+    if len(groups) == len(branches):
+        return branches
+    factored: list[Node] = []
+    for first, group in groups.items():
+        if len(group) == 1 or isinstance(first, int):
+            factored += group
+        else:
+            rests = [seq(node.items[1:]) if isinstance(node, Seq) else EMPTY for node in group]
+            rest = _factored(rests)
+            factored.append(seq((Chars(first), rest[0] if len(rest) == 1 else Alt(tuple(rest)))))
+    return factored
 
 
 def repeat(item: Node, minimum: int, maximum: int | None) -> Node:
