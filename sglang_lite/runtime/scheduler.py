@@ -202,15 +202,20 @@ class Scheduler:
             return False
         limit = request.match_limit
         cached, _ = self.tree.peek(request.tokens, limit, request.namespace)
-        shared = cached + DEFER_TOKENS
-        return shared <= limit and any(
-            other.prefilling
-            and other.namespace == request.namespace
-            and other.prefill_end >= shared
-            and other.tokens[cached:shared] == request.tokens[cached:shared]
-            and other.tokens[:cached] == request.tokens[:cached]
-            for other in self.running
-        )
+
+        def is_ahead(other: Request) -> bool:
+            # Where the match ends because the other one is between two of its chunks, every
+            # further token counts: the prefix is to be computed once.
+            between_chunks = other.computed == cached > other.usage.cached_tokens
+            shared = cached + (1 if between_chunks else DEFER_TOKENS)
+            return (
+                shared <= min(limit, other.prefill_end)
+                and other.namespace == request.namespace
+                and other.tokens[cached:shared] == request.tokens[cached:shared]
+                and other.tokens[:cached] == request.tokens[:cached]
+            )
+
+        return any(other.prefilling and is_ahead(other) for other in self.running)
 
     def _checkpoint_relatives(self, request: Request) -> None:
         """Fork: if the prompt continues what a running request has generated, share that too."""
