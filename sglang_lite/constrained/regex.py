@@ -102,9 +102,10 @@ class FrameTable:
             return END
         node, index, rest = self._frames[frame]
         if isinstance(node, Repeat) and node.maximum is not None:
-            if node.minimum - index > horizon:
+            rounds = horizon // max(1, node.item.facts.least)
+            if node.minimum - index > rounds + 1:
                 index = 0
-            elif index >= node.minimum and node.maximum - index > horizon:
+            elif index >= node.minimum and node.maximum - index > rounds + 1:
                 index = node.minimum
         return self.number(node, index, self.near(rest, horizon))
 
