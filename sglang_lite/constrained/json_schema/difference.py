@@ -1,9 +1,10 @@
 """What one set of alternatives allows and another does not.
 
 The complement of a record is an "or" over its constraints, so subtracting many records one after
-the other could multiply.  Three things keep that small: a record is only subtracted from those it
-overlaps, contradictions are dropped at once, and so is every alternative that another one contains
-by having a subset of its constraints.
+the other could multiply.  What keeps that small: a record is only subtracted from those it
+overlaps; a tag (a required member with listed values) is told apart before everything else, so
+that what has another tag overlaps no more; contradictions are dropped at once, and so is every
+alternative that another one contains by having a subset of its constraints.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sglang_lite.constrained.json_schema.intersect import (
     intersect_records,
     too_many,
 )
+from sglang_lite.constrained.json_schema.negate import complement, forbid, negated_terms
 from sglang_lite.constrained.json_schema.satisfiable import satisfiable_record
 
 if TYPE_CHECKING:
@@ -56,6 +58,40 @@ def _without(
         if len(kept) > MAX_ALTERNATIVES:
             raise too_many(len(kept))
     return absorbed(kept) if kind == "object" else kept
+
+
+def complement_parts(to: Normaliser, record: R.Record, origin: Node) -> tuple[R.Record, ...]:
+    """The complement of ``record``; all parts but those about a tag agree with the tag."""
+    parts = tuple(complement(record, origin, to))
+    tags = _tags(record)
+    if not tags:
+        return parts
+    first: list[R.Record] = []
+    agreed: tuple[R.Record, ...] = (R.Object(),)
+    for name, schema in tags.items():
+        first.append(forbid(name, to))
+        for negated in negated_terms(schema):
+            other = R.Object(required=(name,), layers=(to.member(name, negated),))
+            first.extend(intersect_records("object", agreed, (other,)))
+        same = R.Object(required=(name,), layers=(to.member(name, schema),))
+        agreed = intersect_records("object", agreed, (same,))
+    return (*first, *intersect_records("object", agreed, parts))
+
+
+def _tags(record: R.Record) -> dict[str, R.Conj]:
+    """The required members with listed values, each with its schema."""
+    tags: dict[str, R.Conj] = {}
+    if isinstance(record, R.Object):
+        for layer in record.layers:
+            for name, schema in layer.properties.items():
+                if name in record.required and schema and any(map(_lists_values, schema)):
+                    tags.setdefault(name, schema)
+    return tags
+
+
+def _lists_values(term: R.Term) -> bool:
+    schema = term.node.schema
+    return term.positive and isinstance(schema, dict) and ("enum" in schema or "const" in schema)
 
 
 def absorbed(records: list[R.Record]) -> list[R.Record]:

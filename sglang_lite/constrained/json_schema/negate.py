@@ -8,7 +8,6 @@ a term and is expanded only if visited).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any, Protocol
 
 from sglang_lite.constrained.json_schema import records as R
@@ -16,11 +15,14 @@ from sglang_lite.constrained.json_schema.document import Node
 from sglang_lite.constrained.json_schema.intersect import intersect_records
 
 
-class Constants(Protocol):
-    """What negation needs of the normaliser: a term that allows one value only."""
+class Parts(Protocol):
+    """What negation needs of the normaliser."""
 
     def constant(self, origin: Node, value: Any) -> R.Term:
         """The term of ``{"const": value}``."""
+
+    def member(self, name: str, schema: R.Conj) -> R.Layer:
+        """The layer that only restricts ``name``: one object for one restriction."""
 
 
 def negated_terms(schema: R.Conj) -> list[R.Conj]:
@@ -30,7 +32,7 @@ def negated_terms(schema: R.Conj) -> list[R.Conj]:
     return [(term._replace(positive=not term.positive),) for term in schema]
 
 
-def complement(record: R.Record, origin: Node, constants: Constants) -> Iterator[R.Record]:
+def complement(record: R.Record, origin: Node, make: Parts) -> Iterator[R.Record]:
     """Records, any of which may hold, for everything of its type that ``record`` refuses.
 
     ``origin`` is the schema to blame where one of them cannot be enforced.
@@ -44,9 +46,9 @@ def complement(record: R.Record, origin: Node, constants: Constants) -> Iterator
     elif isinstance(record, R.String):
         yield from _strings(record)
     elif isinstance(record, R.Array):
-        yield from _arrays(record, origin, constants)
+        yield from _arrays(record, origin, make)
     elif isinstance(record, R.Object):
-        yield from _objects(record, origin, constants)
+        yield from _objects(record, origin, make)
 
 
 def _numbers(record: R.Number) -> Iterator[R.Number]:
@@ -79,7 +81,7 @@ def _strings(record: R.String) -> Iterator[R.String]:
         yield R.String(values=tuple(sorted(record.excluded)))
 
 
-def _arrays(record: R.Array, origin: Node, constants: Constants) -> Iterator[R.Array]:
+def _arrays(record: R.Array, origin: Node, make: Parts) -> Iterator[R.Array]:
     for place, schema in enumerate(record.prefix):
         for negated in negated_terms(schema):
             prefix = (R.ANYTHING,) * place + (negated,)
@@ -104,21 +106,21 @@ def _arrays(record: R.Array, origin: Node, constants: Constants) -> Iterator[R.A
     if record.values is not None:
         unlike: tuple[R.Record, ...] = (R.Array(),)
         for value in record.values:
-            others = tuple(_arrays(_like_array(value, origin, constants), origin, constants))
+            others = tuple(_arrays(_like_array(value, origin, make), origin, make))
             unlike = intersect_records("array", unlike, others)
         yield from unlike  # type: ignore[misc]
 
 
-def _like_array(value: list[Any], origin: Node, constants: Constants) -> R.Array:
-    prefix = tuple((constants.constant(origin, item),) for item in value)
+def _like_array(value: list[Any], origin: Node, make: Parts) -> R.Array:
+    prefix = tuple((make.constant(origin, item),) for item in value)
     return R.Array(prefix=prefix, min_items=len(value), max_items=len(value))
 
 
-def _objects(record: R.Object, origin: Node, constants: Constants) -> Iterator[R.Object]:
+def _objects(record: R.Object, origin: Node, make: Parts) -> Iterator[R.Object]:
     for name in record.required:
-        yield forbid(name)
+        yield forbid(name, make)
     for layer in record.layers:
-        yield from _layer(layer, origin)
+        yield from _layer(layer, origin, make)
     if record.names != R.ANYTHING:
         yield R.Object(witnesses=(R.Witness(origin, None, names=record.names),))
     if record.min_properties:
@@ -127,32 +129,26 @@ def _objects(record: R.Object, origin: Node, constants: Constants) -> Iterator[R
         yield R.Object(min_properties=record.max_properties + 1)
     for name, names in record.implies:
         for other in names:
-            yield R.Object(required=(name,), layers=forbid(other).layers)
+            yield R.Object(required=(name,), layers=(make.member(other, None),))
     for witness in record.witnesses:
         yield _obey(witness)
     if record.values is not None:
         unlike: tuple[R.Record, ...] = (R.Object(),)
         for value in record.values:
-            others = tuple(_objects(_like_object(value, origin, constants), origin, constants))
+            others = tuple(_objects(_like_object(value, origin, make), origin, make))
             unlike = intersect_records("object", unlike, others)
         yield from unlike  # type: ignore[misc]
 
 
-def forbid(name: str) -> R.Object:
+def forbid(name: str, make: Parts) -> R.Object:
     """Objects without the key ``name``."""
-    return R.Object(layers=(_member(name, None),))
+    return R.Object(layers=(make.member(name, None),))
 
 
-@lru_cache(maxsize=65536)
-def _member(name: str, schema: R.Conj) -> R.Layer:
-    # One object for one constraint: then equal constraints are the same by identity.
-    return R.Layer(properties={name: schema}, annotates=False)
-
-
-def _layer(layer: R.Layer, origin: Node) -> Iterator[R.Object]:
+def _layer(layer: R.Layer, origin: Node, make: Parts) -> Iterator[R.Object]:
     for name, schema in layer.properties.items():
         for negated in negated_terms(schema):
-            yield R.Object(required=(name,), layers=(_member(name, negated),))
+            yield R.Object(required=(name,), layers=(make.member(name, negated),))
     for pattern, schema in layer.patterns.items():
         if schema != R.ANYTHING:
             yield R.Object(witnesses=(R.Witness(origin, schema, pattern=pattern),))
@@ -178,7 +174,7 @@ def _obey(witness: R.Witness) -> R.Object:
     return R.Object(names=witness.names)
 
 
-def _like_object(value: dict[str, Any], origin: Node, constants: Constants) -> R.Object:
-    members = {name: (constants.constant(origin, item),) for name, item in value.items()}
+def _like_object(value: dict[str, Any], origin: Node, make: Parts) -> R.Object:
+    members = {name: (make.constant(origin, item),) for name, item in value.items()}
     layer = R.Layer(members, {}, None, silent=False, annotates=False)
     return R.Object(required=tuple(value), layers=(layer,))

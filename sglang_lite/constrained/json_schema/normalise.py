@@ -12,12 +12,11 @@ from typing import Any
 
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.applicators import APPLICATORS, reference
-from sglang_lite.constrained.json_schema.difference import subtract
+from sglang_lite.constrained.json_schema.difference import complement_parts, subtract
 from sglang_lite.constrained.json_schema.document import Document, Node
 from sglang_lite.constrained.json_schema.intersect import intersect
 from sglang_lite.constrained.json_schema.keywords import Reader
 from sglang_lite.constrained.json_schema.membership import fits, in_record
-from sglang_lite.constrained.json_schema.negate import complement
 from sglang_lite.constrained.json_schema.unevaluated import (
     unevaluated_items,
     unevaluated_properties,
@@ -54,6 +53,7 @@ class Normaliser:
         self._together: dict[tuple[R.Term, ...], R.Alternatives] = {}
         self.satisfiable: dict[tuple[R.Term, ...], bool] = {}
         self._complements: dict[int, tuple[R.Record, tuple[R.Record, ...]]] = {}
+        self._members: dict[tuple[str, R.Conj], R.Layer] = {}
         self._steps = 0
         self._constants: dict[Any, R.Term] = {}
 
@@ -98,6 +98,14 @@ class Normaliser:
             node = self.document.synthetic(origin, {"const": value})
             term = self._constants[mark] = R.Term(node)
         return term
+
+    def member(self, name: str, schema: R.Conj) -> R.Layer:
+        """The layer that only restricts ``name``: one object for one restriction."""
+        known = self._members.get((name, schema))
+        if known is None:
+            known = R.Layer(properties={name: schema}, annotates=False)
+            self._members[name, schema] = known
+        return known
 
     def expand(self, term: R.Term, tracking: bool = False) -> R.Alternatives:
         """What one term allows.
@@ -152,7 +160,7 @@ class Normaliser:
         if known is None:
             known = self._complements[id(record)] = (
                 record,
-                tuple(complement(record, origin, self)),
+                complement_parts(self, record, origin),
             )
         return known[1]
 
