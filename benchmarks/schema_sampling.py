@@ -1,6 +1,6 @@
 """Random texts from the engine's masks, judged by the ``jsonschema`` library.
 
-    python benchmarks/schema_sampling.py MASKBENCH.jsonl[.gz] [--schemas 2000] [--texts 3] [--seed 0]
+    python benchmarks/schema_sampling.py MASKBENCH.jsonl[.gz] [--schemas N] [--texts N] [--seed N]
 
 For each schema texts are sampled from the masks of a byte vocabulary until the end of text: evenly
 at first, and with a preference for closing quotes and brackets as they grow.  Every text must be

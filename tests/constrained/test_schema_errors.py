@@ -90,6 +90,13 @@ def test_a_keyword_after_its_draft_is_noted():
     assert "'const'" in note and "draft 4" in note
 
 
+def test_a_misspelt_keyword_is_noted():
+    (note,) = language({"type": "object", "require": ["a"]}).warnings
+    assert "'require'" in note and "'required'" in note
+    schema = {"x-enum": [1], "_format": "date", "unit": "m", "title": "t", "nullable": True}
+    assert language(schema).warnings == ()
+
+
 UNSATISFIABLE = [
     False,
     {"type": "integer", "minimum": 3, "maximum": 2},

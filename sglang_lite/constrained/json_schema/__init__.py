@@ -30,7 +30,8 @@ def lower_json_schema(
 
     ``separators`` fixes the texts between items and between key and value, with no other
     whitespace, in place of ``spec.max_whitespace``.  With ``on_unsupported="warn"`` a keyword that
-    cannot be enforced is left out and named in the result's ``warnings``.
+    cannot be enforced is left out and named in the result's ``warnings``, where notes about
+    ignored keywords stand in any case.
 
     Raises :class:`~sglang_lite.errors.InvalidSchema` (malformed), its subclass
     :class:`~sglang_lite.errors.UnsatisfiableSchema` (nothing fits),
@@ -50,12 +51,4 @@ def lower_json_schema(
     root, rules = lowering.language(normaliser.root())
     if root is ir.NEVER:
         raise UnsatisfiableSchema("", "no JSON value satisfies it")
-    return ir.Language(root, rules, (*normaliser.warnings, *_notes(normaliser.document)))
-
-
-def _notes(document: Document) -> list[str]:
-    """What the specification says to ignore, but its author may not have meant to be."""
-    return [
-        f"keyword '{keyword}' has no meaning in draft {document.draft}, which $schema declares"
-        for keyword in document.ignored
-    ]
+    return ir.Language(root, rules, (*normaliser.warnings, *normaliser.document.notes))

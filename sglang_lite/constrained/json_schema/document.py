@@ -11,46 +11,23 @@ import json
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
+from sglang_lite.constrained.json_schema.drafts import (
+    LIST_OF_SCHEMAS,
+    MAP_OF_SCHEMAS,
+    ONE_SCHEMA,
+    SINCE,
+    SINCE_EVER,
+    Draft,
+    draft_of,
+    misspelling,
+)
 from sglang_lite.errors import GrammarTooComplex, InvalidSchema, UnsupportedSchema
-
-Draft = Literal[4, 6, 7, 2019, 2020]
 
 MAX_BYTES = 8 << 20
 """Size of a schema's text above which it is refused."""
-
-ONE_SCHEMA = frozenset(
-    (
-        *("additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if"),
-        *("items", "not", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
-    )
-)
-LIST_OF_SCHEMAS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "items"))
-MAP_OF_SCHEMAS = frozenset(
-    ("$defs", "definitions", "dependentSchemas", "dependencies", "patternProperties", "properties")
-)
-
-_DRAFTS: tuple[tuple[str, Draft], ...] = (
-    ("draft-03", 4),
-    ("draft-04", 4),
-    ("draft-06", 6),
-    ("draft-07", 7),
-    ("2019-09", 2019),
-    ("2020-12", 2020),
-)
-
-
-_SINCE: dict[str, Draft] = {
-    **dict.fromkeys(("const", "contains", "propertyNames"), 6),
-    **dict.fromkeys(("if", "then", "else"), 7),
-    **dict.fromkeys(("dependentRequired", "dependentSchemas", "minContains", "maxContains"), 2019),
-    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties", "$recursiveRef"), 2019),
-    **dict.fromkeys(("prefixItems", "$dynamicRef"), 2020),
-}
-"""The draft that introduced a keyword; in a document of an earlier one it is an annotation."""
-
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
@@ -107,6 +84,7 @@ class Resource:
 class Document:
     """Parses a schema's text, detects its draft and resolves references.
 
+    ``notes`` are what the specification ignores in it, but its author may not have meant to be.
     Raises :class:`InvalidSchema` for text that is no schema.
     """
 
@@ -127,8 +105,8 @@ class Document:
         self._resources: dict[str, Resource] = {}
         self._indexed = False
         self._count = 0
-        self.draft: Draft = _draft_of(root)
-        self.ignored: dict[str, None] = {}
+        self.draft: Draft = draft_of(root)
+        self.notes: dict[str, None] = {}
         self.dynamic = '"$dynamicRef"' in text or '"$recursiveRef"' in text
         self.root = self._new(root, None, ())
         if self.root.resource is None:
@@ -243,13 +221,18 @@ class Document:
         return node
 
     def _known(self, schema: Any) -> Any:
-        """``schema`` without the keywords that came after the document's draft."""
-        if self.draft == 2020 or not isinstance(schema, dict):
+        """``schema`` without the keywords that came after the document's draft; takes notes."""
+        if not isinstance(schema, dict) or schema.keys() <= SINCE_EVER:
             return schema
-        later = [keyword for keyword in schema if _SINCE.get(keyword, 0) > self.draft]
+        later = []
+        for keyword in schema:
+            if SINCE.get(keyword, 0) > self.draft:
+                later.append(keyword)
+                self.notes[f"keyword '{keyword}' means nothing in draft {self.draft}"] = None
+            elif (meant := misspelling(keyword)) is not None:
+                self.notes[f"unknown keyword '{keyword}' is ignored; is '{meant}' meant?"] = None
         if not later:
             return schema
-        self.ignored.update(dict.fromkeys(later))
         return {keyword: value for keyword, value in schema.items() if keyword not in later}
 
     def _own_id(self, schema: dict[str, Any]) -> str | None:
@@ -308,15 +291,6 @@ def _is_unicode(root: Any) -> bool:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
-
-
-def _draft_of(root: Any) -> Draft:
-    declared = root.get("$schema") if isinstance(root, dict) else None
-    if isinstance(declared, str):
-        for mark, draft in _DRAFTS:
-            if mark in declared:
-                return draft
-    return 2020
 
 
 def _join(base: str, address: str) -> str:

@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.document import Document, Node, Resource
 from sglang_lite.constrained.json_schema.intersect import least
+from sglang_lite.constrained.json_schema.shapes import count_of, names_of, number_of
 from sglang_lite.constrained.json_schema.strings import is_known
 from sglang_lite.constrained.json_schema.values import (
     check_exponent,
     common_values,
-    is_integer,
     kind_of,
 )
 from sglang_lite.errors import InvalidRegex, InvalidSchema
@@ -119,27 +119,11 @@ def _listed(node: Node, keyword: str, value: Any, result: R.Alternatives) -> R.A
     return narrowed
 
 
-def _count(node: Node, keyword: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
-        raise InvalidSchema(f"{node.pointer}/{keyword}", f"{value!r} is not a count")
-    if not is_integer(value) or value < 0:
-        raise InvalidSchema(f"{node.pointer}/{keyword}", f"{value} is not a count")
-    check_exponent(value)
-    return int(value)
-
-
-def _number(node: Node, keyword: str, value: Any) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
-        raise InvalidSchema(f"{node.pointer}/{keyword}", f"{value!r} is not a number")
-    check_exponent(value)
-    return Decimal(value)
-
-
 def _read_count(field: str, upper: bool) -> Callable[..., None]:
     def read(
         reader: Reader, node: Node, keyword: str, value: Any, scope: Scope, fields: Fields
     ) -> None:
-        count = _count(node, keyword, value)
+        count = count_of(node, keyword, value)
         fields[field] = least(fields.get(field), count) if upper else count
 
     return read
@@ -154,7 +138,7 @@ def _read_bound(
         return  # Draft 4: it qualifies minimum and maximum, which look for it.
     flag = "exclusiveMinimum" if side == "lower" else "exclusiveMaximum"
     exclusive = exclusive or node.schema.get(flag) is True
-    bound = R.Bound(_number(node, keyword, value), exclusive)
+    bound = R.Bound(number_of(node, keyword, value), exclusive)
     known: R.Bound | None = fields.get(side)
     if known is not None:
         tighter = bound.value > known.value if side == "lower" else bound.value < known.value
@@ -167,7 +151,7 @@ def _read_bound(
 def _read_multiple(
     reader: Reader, node: Node, keyword: str, value: Any, scope: Scope, fields: Fields
 ) -> None:
-    divisor = _number(node, keyword, value)
+    divisor = number_of(node, keyword, value)
     if divisor <= 0:
         raise InvalidSchema(f"{node.pointer}/{keyword}", f"{value} is not above 0")
     fields["multiple_of"] = frozenset((divisor,))
@@ -214,10 +198,10 @@ def _read_contains(
 ) -> None:
     wanted = reader.schema(node, value, ("contains",), scope)
     schema = node.schema
-    minimum = _count(node, "minContains", schema.get("minContains", 1))
+    minimum = count_of(node, "minContains", schema.get("minContains", 1))
     maximum = None
     if "maxContains" in schema:
-        maximum = _count(node, "maxContains", schema["maxContains"])
+        maximum = count_of(node, "maxContains", schema["maxContains"])
     fields["contains"] = (R.Contains(wanted, minimum, maximum, 0, node),)
     if reader.document.draft >= 2020:
         fields["marks"] = (wanted,)
@@ -237,13 +221,7 @@ def _read_required(
 ) -> None:
     if isinstance(value, bool):
         return  # Draft 3 wrote it into the property; drafts 4 and later give it no meaning.
-    fields["required"] = _names(node, keyword, value)
-
-
-def _names(node: Node, keyword: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise InvalidSchema(f"{node.pointer}/{keyword}", "a list of names")
-    return tuple(dict.fromkeys(value))
+    fields["required"] = names_of(node, keyword, value)
 
 
 def _read_members(
@@ -302,7 +280,7 @@ def _read_dependent_required(
             names = [names]
         if keyword == "dependencies" and not isinstance(names, list):
             continue
-        rules.append((name, _names(node, f"{keyword}/{name}", names)))
+        rules.append((name, names_of(node, f"{keyword}/{name}", names)))
     fields["implies"] = fields.get("implies", ()) + tuple(rules)
 
 

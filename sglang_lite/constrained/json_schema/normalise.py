@@ -211,7 +211,7 @@ class Normaliser:
         if not listed:
             return None
         default: Any = R.DEFAULTS[kind_of(record.values[0])]
-        return default._replace(values=tuple(listed.values()))  # type: ignore[no-any-return]
+        return default._replace(values=tuple(listed.values()))
 
 
 def _lists(record: R.Record) -> bool:

@@ -40,7 +40,7 @@ def identity(value: Any) -> Hashable:
         return ("array", tuple(identity(item) for item in value))
     if isinstance(value, dict):
         return ("object", frozenset((name, identity(item)) for name, item in value.items()))
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def common_values(
