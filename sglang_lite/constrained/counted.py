@@ -8,7 +8,8 @@ import numpy as np
 
 from sglang_lite.constrained.cursors import Arc, Cursor
 from sglang_lite.constrained.ir import Counted
-from sglang_lite.constrained.tables import Row, Scan, TerminalTable
+from sglang_lite.constrained.tables import Row, Scan
+from sglang_lite.constrained.terminals import TerminalTable
 from sglang_lite.constrained.trie import Int32, Place, ranges
 
 if TYPE_CHECKING:

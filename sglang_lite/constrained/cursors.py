@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from sglang_lite.constrained.ir import LiteralSet
-from sglang_lite.constrained.tables import NOTHING, Scan, TerminalTable
+from sglang_lite.constrained.tables import NOTHING, Scan
+from sglang_lite.constrained.terminals import TerminalTable
 from sglang_lite.constrained.trie import Place
 
 if TYPE_CHECKING:

@@ -45,7 +45,8 @@ from sglang_lite.constrained.ir import (
 )
 from sglang_lite.constrained.objects import ObjectFrame, ObjectPlan
 from sglang_lite.constrained.repeats import RepeatFrame, RepeatPlan
-from sglang_lite.constrained.tables import Row, Tables, TerminalTable
+from sglang_lite.constrained.tables import Row, Tables
+from sglang_lite.constrained.terminals import TerminalTable
 from sglang_lite.errors import GrammarTooComplex
 
 MAX_CLOSURE = 100_000

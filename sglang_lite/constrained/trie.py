@@ -17,6 +17,7 @@ FEW = 8
 class Trie:
     """A byte trie of all tokens, in breadth-first order: children are neighbours, by byte.
 
+    * ``bounds``: where each level begins, and N
     * ``byte``: uint8[N], the byte on the edge into each node (node 0 is the root)
     * ``parent``: int32[N]; ``child_start``, ``child_end``: int32[N], each node's range of children
     * ``token_start``: int32[N + 1] and ``tokens``: int32[T], the ids that end at each node (CSR)
@@ -33,6 +34,7 @@ class Trie:
         self.byte: NDArray[np.uint8] = np.concatenate([level[1] for level in levels])
         count = len(self.byte)
         parent = np.concatenate([level[0] for level in levels])
+        self.bounds = [0, *np.cumsum([len(level[0]) for level in levels]).tolist()]
         counts = np.bincount(parent[1:], minlength=count)
         self.child_end: Int32 = (1 + np.cumsum(counts)).astype(np.int32)
         self.child_start: Int32 = (self.child_end - counts).astype(np.int32)
@@ -64,7 +66,10 @@ class Trie:
         return levels
 
     def _prepare(self) -> None:
-        self._bytes = self.byte.tobytes()
+        # The same as Python's own types, whose single items are cheaper to get at.
+        self.bytes = self.byte.tobytes()
+        self.first_child = memoryview(self.child_start)
+        self.last_child = memoryview(self.child_end)
         self._interned: weakref.WeakValueDictionary[object, Place] = weakref.WeakValueDictionary()
         self.root = Place(self, (0,))
 
@@ -72,7 +77,7 @@ class Trie:
     def nbytes(self) -> int:
         """Bytes of memory that the arrays take."""
         arrays = (self.byte, self.child_start, self.child_end, self.token_start, self.tokens)
-        return sum(array.nbytes for array in (*arrays, self.parent)) + len(self._bytes)
+        return sum(array.nbytes for array in (*arrays, self.parent)) + len(self.bytes)
 
     def place(self, nodes: Int32) -> Place | None:
         """The place of ``nodes`` (sorted, distinct); nodes without children don't matter."""
@@ -105,7 +110,7 @@ class Trie:
         """The bytes from ``place`` down to ``node``."""
         text = bytearray()
         while node not in place.nodes:
-            text.append(self._bytes[node])
+            text.append(self.bytes[node])
             node = int(self.parent[node])
         return bytes(reversed(text))
 
@@ -169,14 +174,14 @@ class Place:
         if len(self.nodes) == 1:
             node = self.nodes[0]
             start, end = int(trie.child_start[node]), int(trie.child_end[node])
-            found = trie._bytes.find(byte, start, end)
+            found = trie.bytes.find(byte, start, end)
             if found < 0:
                 return None
             return self._hop([found])
         if len(self.nodes) <= FEW:
             nodes = []
             for node in self.nodes:
-                found = trie._bytes.find(byte, trie.child_start[node], trie.child_end[node])
+                found = trie.bytes.find(byte, trie.child_start[node], trie.child_end[node])
                 if found >= 0:
                     nodes.append(found)
             return self._hop(nodes) if nodes else None
