@@ -8,17 +8,24 @@ a sample depends on its own logits and seed alone, not on its company, and trunc
 
 from __future__ import annotations
 
+import operator
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from sglang_lite.runtime.logits_ops import argmax, top, totals
+
 FIRST_TOP = 64
 """So many candidates are sorted at first; eight times more wherever they don't suffice."""
 
 NARROW_WORDS = 64
 """A mask whose allowed ids lie in at most so many 32-bit words is turned into a list of ids."""
+
+WORK_BYTES = 3 << 19
+"""On a CPU so many bytes of logits are worked on at once."""
 
 _U64 = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -50,6 +57,11 @@ class SamplingRow:
     def greedy(self) -> bool:
         """Whether the most probable possible token is taken."""
         return self.temperature <= 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the argmax of the logits as the model gave them."""
+        return self.greedy and self.untouched and self.allowed is None and self.mask is None
 
     @property
     def untouched(self) -> bool:
@@ -86,25 +98,19 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[int]:
 
     A row whose logits are not numbers, or without a possible token, gives -1.
     """
-    plain = [i for i, row in enumerate(rows) if row.greedy and row.untouched and _open(row)]
     tokens = np.full(len(rows), -1, dtype=np.int64)
+    plain = [i for i, row in enumerate(rows) if row.plain]
+    narrow = [i for i, row in enumerate(rows) if row.allowed is not None]
+    wide = [i for i, row in enumerate(rows) if row.allowed is None and not row.plain]
     if plain:
-        picked = logits if len(plain) == len(rows) else logits[plain]
-        values, ids = picked.max(dim=-1)
-        tokens[plain] = _where_finite(ids, values)
-    rest = [i for i in range(len(rows)) if i not in set(plain)]
-    if rest:
-        changed = [i for i in rest if not rows[i].untouched]
-        if changed:
-            logits = logits.clone()
-            for i in changed:
-                _adjust(logits[i], rows[i])
-        narrow = [i for i in rest if rows[i].allowed is not None]
-        for i in narrow:
-            tokens[i] = _sample_allowed(logits[i], rows[i])
-        wide = [i for i in rest if rows[i].allowed is None]
-        if wide:
-            tokens[wide] = _sample_wide(logits[wide], [rows[i] for i in wide])
+        tokens[plain] = _finite_argmax(_rows(logits, plain))
+    for i in narrow:
+        tokens[i] = _sample_allowed(logits[i], rows[i])
+    # Temporaries of a few megabytes are fetched from the system and given back at every call.
+    size = len(rows) if logits.is_cuda else max(WORK_BYTES // (4 * logits.shape[1]), 1)
+    for start in range(0, len(wide), size):
+        block = wide[start : start + size]
+        tokens[block] = _sample_wide(_rows(logits, block), [rows[i] for i in block])
     return tokens.tolist()
 
 
@@ -118,23 +124,43 @@ def allowed_ids(mask: np.ndarray) -> np.ndarray | None:
     return words[at // 32] * 32 + at % 32
 
 
-def _open(row: SamplingRow) -> bool:
-    return row.allowed is None and row.mask is None
+def _rows(logits: torch.Tensor, at: list[int]) -> torch.Tensor:
+    """Some rows; a view if they follow each other, else a copy."""
+    if at[-1] - at[0] == len(at) - 1:
+        return logits[at[0] : at[-1] + 1]
+    return logits[at]
 
 
-def _adjust(logits: torch.Tensor, row: SamplingRow) -> None:
-    """Penalties, biases and bans, in place on one row."""
-    if row.repetition is not None:
-        ids, factor = row.repetition
-        at = torch.from_numpy(ids).to(logits.device)
-        values = logits[at]
-        logits[at] = torch.where(values > 0, values / factor, values * factor)
-    if row.add is not None:
-        ids, values_added = row.add
-        at = torch.from_numpy(ids).to(logits.device)
-        logits.index_add_(0, at, torch.from_numpy(values_added).to(logits))
-    if row.banned is not None:
-        logits[torch.from_numpy(row.banned).to(logits.device)] = -torch.inf
+def _finite_argmax(logits: torch.Tensor) -> np.ndarray:
+    """The id of each row's largest logit, -1 where that is not a finite number."""
+    values, ids = argmax(logits)
+    return torch.where(torch.isfinite(values), ids, -1).cpu().numpy()
+
+
+def _adjusted(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
+    """The logits after penalties, biases and bans; a copy where there are any."""
+    if all(row.untouched for row in rows):
+        return logits
+    logits = logits.clone()
+    width, device = logits.shape[1], logits.device
+    flat = logits.view(-1)
+    changes = [(i * width, row) for i, row in enumerate(rows)]
+    repeated = [
+        (at + row.repetition[0], row.repetition[1]) for at, row in changes if row.repetition
+    ]
+    if repeated:
+        ids = torch.from_numpy(np.concatenate([ids for ids, _ in repeated])).to(device)
+        factors = np.repeat([factor for _, factor in repeated], [len(ids) for ids, _ in repeated])
+        values, by = flat[ids], torch.from_numpy(factors).to(logits)
+        flat[ids] = torch.where(values > 0, values / by, values * by)
+    added = [(at + row.add[0], row.add[1]) for at, row in changes if row.add]
+    if added:
+        ids = torch.from_numpy(np.concatenate([ids for ids, _ in added])).to(device)
+        flat.index_add_(0, ids, torch.from_numpy(np.concatenate([v for _, v in added])).to(logits))
+    banned = [at + row.banned for at, row in changes if row.banned is not None]
+    if banned:
+        flat[torch.from_numpy(np.concatenate(banned)).to(device)] = -torch.inf
+    return logits
 
 
 def _sample_allowed(logits: torch.Tensor, row: SamplingRow) -> int:
@@ -143,107 +169,116 @@ def _sample_allowed(logits: torch.Tensor, row: SamplingRow) -> int:
     ids = row.allowed
     if not len(ids):
         return -1
+    logits = _adjusted(logits[None], [row])[0]
     values = logits[torch.from_numpy(ids).to(logits.device)].cpu().numpy().astype(np.float64)
     if not np.isfinite(values.max()):
         return -1
     order = np.lexsort((ids, -values))
-    token = _choose(values[order], ids[order], row, total=None)
-    assert token is not None, "all candidates are there"
-    return token
+    if row.greedy:
+        return int(ids[order[0]])
+    weights = np.exp((values[order] - values[order[0]]) / row.temperature)
+    at = _choose(weights.tolist(), np.cumsum(weights).tolist(), row, total=None)
+    assert at is not None, "all candidates are there"
+    return int(ids[order[at]])
 
 
 def _sample_wide(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> np.ndarray:
-    """Choose from the whole vocabulary; ``logits`` is a copy."""
-    masked = [i for i, row in enumerate(rows) if row.mask is not None]
-    if masked:
-        masks = np.stack([row.mask for row in rows if row.mask is not None])
-        bits = np.unpackbits(masks.astype("<i4").view(np.uint8), axis=1, bitorder="little")
-        forbidden = torch.from_numpy(bits[:, : logits.shape[1]] == 0).to(logits.device)
-        logits[masked] = logits[masked].masked_fill_(forbidden, -torch.inf)
+    """Choose from the whole vocabulary or from what packed masks leave of it."""
+    logits = _adjusted(logits, rows)
     tokens = np.full(len(rows), -1, dtype=np.int64)
-    best, ids = logits.max(dim=-1)
-    finite = _where_finite(ids, best)
     greedy = [i for i, row in enumerate(rows) if row.greedy]
-    tokens[greedy] = finite[greedy]
-    rest = [i for i, row in enumerate(rows) if not row.greedy and finite[i] >= 0]
+    if greedy:
+        tokens[greedy] = _finite_argmax(_rows(logits, greedy))
+    # A greedy choice that its mask allows is right without applying the mask.
+    masked = [
+        i
+        for i, row in enumerate(rows)
+        if row.mask is not None and not (row.greedy and _allows(row.mask, tokens[i]))
+    ]
+    if masked:
+        logits = _masked(logits, masked, rows)
+        greedy = [i for i in masked if rows[i].greedy]
+        if greedy:
+            tokens[greedy] = _finite_argmax(_rows(logits, greedy))
+    rest = [i for i, row in enumerate(rows) if not row.greedy]
     if rest:
-        temperatures = torch.tensor([[rows[i].temperature] for i in rest], device=logits.device)
-        scaled = (logits[rest] - best[rest, None]) / temperatures
-        totals = scaled.exp().sum(dim=-1, dtype=torch.float64).cpu().numpy()
-    top = FIRST_TOP
-    while rest:
-        top = min(top, logits.shape[1])
-        values, candidates = _top(logits[rest], top)
-        undecided = []
-        for at, i in enumerate(rest):
-            token = _choose(values[at], candidates[at], rows[i], totals[at], logits.shape[1])
-            if token is None:
-                undecided.append(at)
-            else:
-                tokens[i] = token
-        rest = [rest[at] for at in undecided]
-        totals = totals[undecided]
-        top *= 8
+        tokens[rest] = _draw(_rows(logits, rest), [rows[i] for i in rest])
     return tokens
 
 
-def _top(logits: torch.Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The ``count`` largest logits per row as float64, falling, and their ids; ties by id."""
-    values, ids = torch.topk(logits, count, dim=-1, sorted=False)
-    values_, ids_ = values.cpu().numpy().astype(np.float64), ids.cpu().numpy()
-    order = np.lexsort((ids_, -values_), axis=-1)
-    return np.take_along_axis(values_, order, -1), np.take_along_axis(ids_, order, -1)
+def _draw(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> np.ndarray:
+    """Random choices, each from as many of the most probable tokens as it needs."""
+    tokens = np.full(len(rows), -1, dtype=np.int64)
+    whole_sums = totals(logits, [row.temperature for row in rows])
+    undecided = [i for i, total in enumerate(whole_sums) if np.isfinite(total)]
+    count = FIRST_TOP
+    while undecided:
+        count = min(count, logits.shape[1])
+        values, ids = top(_rows(logits, undecided), count)
+        weights = np.exp((values - values[:, :1]) / [[rows[i].temperature] for i in undecided])
+        sums = np.cumsum(weights, axis=1).tolist()
+        # Equal logits at the lower end may have equals outside: their order is not settled yet.
+        settled = (values > values[:, -1:]).sum(axis=1).tolist()
+        left = []
+        for at, i in enumerate(undecided):
+            complete = count == logits.shape[1] or values[at, -1] == -np.inf
+            end, total = (count, None) if complete else (settled[at], whole_sums[i])
+            choice = _choose(weights[at, :end].tolist(), sums[at][:end], rows[i], total)
+            if choice is None:
+                left.append(i)
+            else:
+                tokens[i] = ids[at, choice]
+        undecided = left
+        count *= 8
+    return tokens
+
+
+def _allows(mask: np.ndarray, token: int) -> bool:
+    return token >= 0 and bool(mask[token // 32] >> (token % 32) & 1)
+
+
+def _masked(logits: torch.Tensor, at: list[int], rows: Sequence[SamplingRow]) -> torch.Tensor:
+    """A copy in which the rows ``at`` are minus infinity where their masks forbid."""
+    masks = np.stack([mask for i in at if (mask := rows[i].mask) is not None])
+    bits = np.unpackbits(masks.astype("<i4").view(np.uint8), axis=1, bitorder="little")
+    forbidden = torch.from_numpy(bits[:, : logits.shape[1]] == 0).to(logits.device)
+    if len(at) == len(logits):
+        return logits.masked_fill(forbidden, -torch.inf)
+    logits = logits.clone()
+    logits[at] = logits[at].masked_fill_(forbidden, -torch.inf)
+    return logits
 
 
 def _choose(
-    values: np.ndarray,
-    ids: np.ndarray,
-    row: SamplingRow,
-    total: float | None,
-    vocabulary: int | None = None,
+    weights: list[float], sums: list[float], row: SamplingRow, total: float | None
 ) -> int | None:
-    """The token at ``row.uniform`` of the truncated distribution.
+    """The index of the candidate at ``row.uniform`` of the truncated distribution.
 
-    ``values`` are the largest logits, falling; ``total`` is the sum of exp((logit - largest) /
-    temperature) over all, or None where ``values`` are all there are.  None if more candidates are
-    needed to decide.
+    ``weights`` are those of the most probable tokens, falling, with their running ``sums``;
+    ``total`` is the weight of the whole vocabulary, or None where these are all there are.  None
+    if more candidates are needed to decide.
     """
-    if row.greedy:
-        return int(ids[0])
-    complete = total is None or len(values) == vocabulary
-    # Equal logits at the lower end may have equals outside: their order is not settled yet.
-    settled = len(values) if complete else int((values > values[-1]).sum())
-    if settled == 0:
+    if not weights:
         return None
-    weights = np.exp((values[:settled] - values[0]) / row.temperature)
-    sums = np.cumsum(weights)
-    # ``kept`` tokens of total weight ``mass`` are left after each cut; ``whole`` while nothing is
-    # cut off, so that tokens beyond the settled ones may be meant.
-    kept, mass, whole = settled, float(sums[-1]), complete
-    if total is not None and not complete:
-        mass = total
-    if 0 < row.top_k < settled:
-        kept, mass, whole = row.top_k, float(sums[row.top_k - 1]), True
-    elif row.top_k > 0 and not complete:
+    # ``kept`` tokens of total weight ``mass`` are left after each cut; ``whole`` unless tokens
+    # beyond the given ones are among them.
+    kept, mass, whole = len(weights), sums[-1] if total is None else total, total is None
+    if 0 < row.top_k < kept:
+        kept, mass, whole = row.top_k, sums[row.top_k - 1], True
+    elif row.top_k > 0 and not whole:
         return None
     if row.top_p < 1.0:
-        nucleus = int(np.searchsorted(sums[:kept], row.top_p * mass)) + 1
+        nucleus = bisect_left(sums, row.top_p * mass, 0, kept) + 1
         if nucleus > kept and not whole:
             return None
         kept = min(nucleus, kept)
-        mass, whole = float(sums[kept - 1]), True
+        mass, whole = sums[kept - 1], True
     if row.min_p > 0.0:
-        strong = int((weights[:kept] >= row.min_p).sum())
+        strong = bisect_right(weights, -row.min_p, 0, kept, key=operator.neg)
         if strong == kept and not whole:
             return None
-        kept = strong
-        mass, whole = float(sums[kept - 1]), True
-    at = int(np.searchsorted(sums[:kept], row.uniform * mass, side="right"))
+        kept, mass, whole = strong, sums[strong - 1], True
+    at = bisect_right(sums, row.uniform * mass, 0, kept)
     if at < kept:
-        return int(ids[at])
-    return int(ids[kept - 1]) if whole else None
-
-
-def _where_finite(ids: torch.Tensor, best: torch.Tensor) -> np.ndarray:
-    """``ids`` on the host, -1 where the largest logit is not a finite number."""
-    return torch.where(torch.isfinite(best), ids, -1).cpu().numpy()
+        return at
+    return kept - 1 if whole else None

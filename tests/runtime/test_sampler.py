@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sglang_lite.runtime.logits_ops import argmax, top, totals
 from sglang_lite.runtime.sampler import SamplingRow, allowed_ids, sample, uniform_noise
 
 VOCAB = 1000
@@ -33,6 +34,33 @@ def reference(logits: torch.Tensor, row: SamplingRow) -> int:
     weights[weights < row.min_p] = 0
     sums = np.cumsum(weights)
     return int(order[min(np.searchsorted(sums, row.uniform * sums[-1], side="right"), VOCAB - 1)])
+
+
+@pytest.mark.parametrize("vocab", [64, 65, 1000, 2048, 4100])
+@pytest.mark.parametrize("ties", [False, True])
+def test_blockwise_argmax_and_top_equal_the_plain_ones(vocab: int, ties: bool) -> None:
+    logits = some_logits(9, vocab=vocab, ties=ties)
+    logits[3, : vocab // 2] = -torch.inf
+    values, ids = argmax(logits)
+    assert values.tolist() == logits.amax(-1).tolist()
+    assert ids.tolist() == [int(np.argmax(row)) for row in logits.numpy()]
+    for count in (1, 5, 20, vocab):
+        falling, candidates = top(logits, min(count, vocab))
+        for row, (some, their_ids) in enumerate(zip(falling, candidates, strict=True)):
+            expected = np.sort(logits[row].numpy())[::-1][: len(some)]
+            assert some.tolist() == expected.tolist()
+            assert logits[row].numpy()[their_ids].tolist() == some.tolist()
+            settled = int((some > some[-1]).sum())
+            order = np.lexsort((np.arange(vocab), -logits[row].numpy()))
+            assert their_ids[:settled].tolist() == order[:settled].tolist()
+
+
+def test_totals_are_normalisers() -> None:
+    logits = some_logits(3)
+    for temperature in (0.3, 1.0, 7.0):
+        scaled = (logits.double() - logits.double().amax(-1, keepdim=True)) / temperature
+        expected = scaled.exp().sum(-1).tolist()
+        assert totals(logits, [temperature] * 3).tolist() == pytest.approx(expected, rel=1e-5)
 
 
 def test_greedy_takes_the_first_of_equals() -> None:
