@@ -38,6 +38,7 @@ class Rules:
         self._nullable: set[str] = set()
         self._nonempty: dict[ir.Node, ir.Node] = {}
         self._written = 0
+        self._marks = 0
         self._wanted: list[str] = []  # rules whose nonempty twin is named, but not yet written
 
     def add(self, name: str, node: ir.Node) -> None:
@@ -246,13 +247,18 @@ class Rules:
     def _left_corner_rules(self, node: ir.Node) -> set[str]:
         return {self._nonempty_rule(name) for name in self._left_corners(node)}
 
+    def _mark(self) -> str:
+        """What stands in the names of helper rules: a rule may be rewritten more than once."""
+        self._marks += 1
+        return f"/{self._marks}/"
+
     def _write_repetition(self, name: str, start: ir.Node, more: ir.Node) -> None:
         """Define ``name`` as ``start`` ``more``*, with less ambiguity where it is easy.
 
         ``e: e "+" e | "-" e | "1"`` says what ``e: p ("+" p)*``, ``p: "-" p | "1"`` says: an ``e``
         at the right end adds only what the repetition around it can add.
         """
-        operand = ir.Ref(f"{name}/operand")
+        operand = ir.Ref(f"{name}{self._mark()}operand")
         self.nodes[operand.name] = self._at_right_end(start, name, operand)
         more = self._at_right_end(more, name, operand)
         self.nodes[name] = ir.sequence(operand, ir.repeat(self.nonempty(more)))
@@ -276,19 +282,22 @@ class Rules:
         edges: dict[str, dict[str, list[ir.Node]]],
     ) -> None:
         """Define ``goal`` and its helpers ``goal/C`` for every member C."""
+        mark = self._mark()
         for at in members:
             reach, steps = [at], []
             for here in reach:  # grows: an α that may be empty is followed at once
                 for then, tails in edges[here].items():
                     step = ir.union(*tails)
-                    steps.append(ir.sequence(self.nonempty(step), ir.Ref(f"{goal}/{then}")))
+                    steps.append(ir.sequence(self.nonempty(step), ir.Ref(f"{goal}{mark}{then}")))
                     if self._is_nullable(step, self._nullable) and then not in reach:
                         reach.append(then)
-            self.nodes[f"{goal}/{at}"] = ir.union(*steps, ir.EMPTY if goal in reach else ir.NEVER)
+            self.nodes[f"{goal}{mark}{at}"] = ir.union(
+                *steps, ir.EMPTY if goal in reach else ir.NEVER
+            )
             if goal in reach:
-                self._nullable.add(f"{goal}/{at}")
+                self._nullable.add(f"{goal}{mark}{at}")
         self.nodes[goal] = ir.union(
-            *(ir.sequence(starts[at], ir.Ref(f"{goal}/{at}")) for at in members)
+            *(ir.sequence(starts[at], ir.Ref(f"{goal}{mark}{at}")) for at in members)
         )
 
 
