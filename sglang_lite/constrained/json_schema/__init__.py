@@ -15,7 +15,7 @@ from sglang_lite.constrained.json_schema.lower import Lowering
 from sglang_lite.constrained.json_schema.normalise import Normaliser
 from sglang_lite.constrained.json_schema.syntax import syntax
 from sglang_lite.constraint import JsonSchema
-from sglang_lite.errors import InvalidRequest, UnsatisfiableSchema
+from sglang_lite.errors import GrammarTooComplex, InvalidRequest, UnsatisfiableSchema
 
 __all__ = ["lower_json_schema"]
 
@@ -48,7 +48,10 @@ def lower_json_schema(
         additional_properties=spec.additional_properties,
         max_digits=spec.max_digits,
     )
-    root, rules = lowering.language(normaliser.root())
+    try:
+        root, rules = lowering.language(normaliser.root())
+    except RecursionError:
+        raise GrammarTooComplex("JSON Schema nests too deeply") from None
     if root is ir.NEVER:
         raise UnsatisfiableSchema("", "no JSON value satisfies it")
     return ir.Language(root, rules, (*normaliser.warnings, *normaliser.document.notes))

@@ -103,7 +103,6 @@ def _one_of(
     found: R.Alternatives,
 ) -> R.Alternatives:
     """Exactly one: each branch, minus those others that it can overlap."""
-    """Exactly one: each branch, minus those others that it can overlap."""
     branches = [to.expand_all(each, tracking) for each in _branches(to, term, keyword, value)]
     inside = [intersect(found, branch) for branch in branches]
     others: list[list[R.Alternatives]] = [[] for _ in branches]
@@ -114,7 +113,7 @@ def _one_of(
     cases = []
     for case, refused in zip(inside, others, strict=True):
         for other in refused:
-            case = subtract(to, case, other, term.node)
+            case = subtract(to, case, other, term.node, absorb=not tracking)
         cases.append(case)
     return union(*cases, absorb=not tracking)
 
@@ -128,7 +127,7 @@ def _not(
     found: R.Alternatives,
 ) -> R.Alternatives:
     refused = to.expand_all(to.in_place(term, value, keyword))
-    return subtract(to, found, refused, term.node)
+    return subtract(to, found, refused, term.node, absorb=not tracking)
 
 
 def _if(
@@ -144,7 +143,8 @@ def _if(
     if "then" not in schema and "else" not in schema and not tracking:
         return found
     condition = to.expand_all(to.in_place(term, value, "if"), tracking)
-    holds, fails = intersect(found, condition), subtract(to, found, condition, term.node)
+    holds = intersect(found, condition)
+    fails = subtract(to, found, condition, term.node, absorb=not tracking)
     if "then" in schema:
         then = to.in_place(term, schema["then"], "then")
         holds = intersect(holds, to.expand_all(then, tracking))

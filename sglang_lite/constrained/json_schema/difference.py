@@ -27,14 +27,24 @@ if TYPE_CHECKING:
 
 
 def subtract(
-    to: Normaliser, found: R.Alternatives, refused: R.Alternatives, origin: Node
+    to: Normaliser,
+    found: R.Alternatives,
+    refused: R.Alternatives,
+    origin: Node,
+    *,
+    absorb: bool = True,
 ) -> R.Alternatives:
-    """``found`` without ``refused``, the schema at ``origin``."""
+    """``found`` without ``refused``, the schema at ``origin``.
+
+    ``absorb`` drops alternatives that others contain, which loses what they have evaluated.
+    """
     result: R.Alternatives = {}
     for kind, records in found.items():
         kept = list(records)
         for other in refused.get(kind, ()):
             kept = _without(to, kind, kept, other, origin)
+            if absorb and kind == "object":
+                kept = absorbed(kept)
         if kept:
             result[kind] = tuple(kept)
     return result
@@ -57,7 +67,7 @@ def _without(
                 kept.append(case)
         if len(kept) > MAX_ALTERNATIVES:
             raise too_many(len(kept))
-    return absorbed(kept) if kind == "object" else kept
+    return kept
 
 
 def complement_parts(to: Normaliser, record: R.Record, origin: Node) -> tuple[R.Record, ...]:

@@ -19,7 +19,7 @@ class Parts(Protocol):
     """What negation needs of the normaliser."""
 
     def constant(self, origin: Node, value: Any) -> R.Term:
-        """The term of ``{"const": value}``."""
+        """The term of ``{"enum": [value]}``."""
 
     def member(self, name: str, schema: R.Conj) -> R.Layer:
         """The layer that only restricts ``name``: one object for one restriction."""

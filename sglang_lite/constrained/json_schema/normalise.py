@@ -91,11 +91,11 @@ class Normaliser:
         return any(in_record(value, record, self.satisfies) for record in records)
 
     def constant(self, origin: Node, value: Any) -> R.Term:
-        """The term of ``{"const": value}``."""
+        """The term of ``{"enum": [value]}``."""
         mark = identity(value)
         term = self._constants.get(mark)
         if term is None:
-            node = self.document.synthetic(origin, {"const": value})
+            node = self.document.synthetic(origin, {"enum": [value]})
             term = self._constants[mark] = R.Term(node)
         return term
 
@@ -108,7 +108,7 @@ class Normaliser:
         return known
 
     def expand(self, term: R.Term, tracking: bool = False) -> R.Alternatives:
-        """What one term allows.
+        """What one positive term allows.
 
         With ``tracking`` branches that evaluate different members or items are kept apart, which
         only matters beside unevaluatedProperties and unevaluatedItems.
@@ -127,11 +127,7 @@ class Normaliser:
             raise GrammarTooComplex(f"JSON Schema expands to more than {MAX_EXPANSIONS} schemas")
         self._open[term] = None
         try:
-            if term.positive:
-                result = self._schema(term, tracking)
-            else:
-                refused = self.expand(term._replace(positive=True))
-                result = subtract(self, R.EVERYTHING, refused, term.node)
+            result = self._schema(term, tracking)
         finally:
             del self._open[term]
         self._expanded[key] = result
@@ -187,7 +183,7 @@ class Normaliser:
         for term in schema:
             if not term.positive:
                 refused = self.expand(term._replace(positive=True))
-                result = subtract(self, result, refused, term.node)
+                result = subtract(self, result, refused, term.node, absorb=not tracking)
         return result
 
     def _filtered(self, found: R.Alternatives) -> R.Alternatives:
