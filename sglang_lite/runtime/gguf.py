@@ -7,6 +7,7 @@ tensor is a sequence of blocks along its last dimension.
 from __future__ import annotations
 
 import math
+import mmap
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,9 +19,18 @@ import numpy as np
 from sglang_lite.errors import ModelNotFound, UnsupportedModel
 
 _SCALARS = {
-    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?",
-    10: "<u8", 11: "<i8", 12: "<f8",
-}  # fmt: skip
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 _STRING, _ARRAY = 8, 9
 
 
@@ -119,29 +129,30 @@ class GGUF:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         try:
-            self._data = np.memmap(self.path, dtype=np.uint8, mode="r")
+            with self.path.open("rb") as file:
+                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise ModelNotFound(f"{self.path} cannot be read: {error}") from error
         self._at = 0
         try:
             self._read()
-        except (struct.error, IndexError, ValueError, OverflowError) as error:
+        except (struct.error, ValueError, OverflowError) as error:
             if isinstance(error, UnsupportedModel):
                 raise
             raise UnsupportedModel(f"{self.path} is damaged or cut off: {error}") from error
 
     def _read(self) -> None:
-        if bytes(self._data[:4]) != b"GGUF":
+        if self._data[:4] != b"GGUF":
             raise UnsupportedModel(f"{self.path} is not a GGUF file")
         self._at = 4
-        version = self._number("<u4")
+        version = self._number("I")
         if version not in (2, 3):
             raise UnsupportedModel(f"{self.path}: GGUF version {version} (supported: 2 and 3)")
-        tensors, entries = self._number("<u8"), self._number("<u8")
+        tensors, entries = self._number("Q"), self._number("Q")
         self.metadata: dict[str, Any] = {}
         for _ in range(entries):
-            key = self._string()
-            self.metadata[key] = self._value(self._number("<u4"))
+            (key,) = self._strings(1)
+            self.metadata[key] = self._value(self._number("I"))
         headers = [self._tensor_header() for _ in range(tensors)]
         alignment = int(self.metadata.get("general.alignment", 32))
         start = math.ceil(self._at / alignment) * alignment
@@ -150,39 +161,46 @@ class GGUF:
             for name, shape, kind, offset in headers
         }
 
-    def _number(self, dtype: str) -> Any:
-        size = np.dtype(dtype).itemsize
-        value = self._data[self._at : self._at + size].view(dtype)[0]
-        self._at += size
-        return value.item()
+    def _numbers(self, code: str, count: int) -> tuple[Any, ...]:
+        layout = f"<{count}{code}"
+        values = struct.unpack_from(layout, self._data, self._at)
+        self._at += struct.calcsize(layout)
+        return values
 
-    def _string(self) -> str:
-        length = self._number("<u8")
-        if self._at + length > len(self._data):
+    def _number(self, code: str) -> Any:
+        return self._numbers(code, 1)[0]
+
+    def _strings(self, count: int) -> list[str]:
+        """The next strings; a vocabulary has so many that this loop is worth being plain."""
+        data, at, read_length = self._data, self._at, struct.Struct("<Q").unpack_from
+        strings = []
+        for _ in range(count):
+            start = at + 8
+            at = start + read_length(data, at)[0]
+            strings.append(data[start:at].decode("utf-8", "replace"))
+        if at > len(data):
             raise ValueError("a string reaches past the end")
-        text = bytes(self._data[self._at : self._at + length])
-        self._at += length
-        return text.decode("utf-8", "replace")
+        self._at = at
+        return strings
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:
-            return self._string()
-        if kind != _ARRAY:
-            if kind not in _SCALARS:
-                raise ValueError(f"unknown value type {kind}")
-            return self._number(_SCALARS[kind])
-        kind, count = self._number("<u4"), self._number("<u8")
-        if kind in _SCALARS:
-            dtype = np.dtype(_SCALARS[kind])
-            values = self._data[self._at : self._at + count * dtype.itemsize].view(dtype)
-            self._at += count * dtype.itemsize
-            return values.tolist()
-        return [self._value(kind) for _ in range(count)]
+            return self._strings(1)[0]
+        if kind == _ARRAY:
+            kind, count = self._number("I"), self._number("Q")
+            if kind == _STRING:
+                return self._strings(count)
+            if kind in _SCALARS:
+                return list(self._numbers(_SCALARS[kind], count))
+            return [self._value(kind) for _ in range(count)]
+        if kind not in _SCALARS:
+            raise ValueError(f"unknown value type {kind}")
+        return self._number(_SCALARS[kind])
 
     def _tensor_header(self) -> tuple[str, tuple[int, ...], int, int]:
-        name = self._string()
-        dims = [self._number("<u8") for _ in range(self._number("<u4"))]
-        kind, offset = self._number("<u4"), self._number("<u8")
+        (name,) = self._strings(1)
+        dims = self._numbers("Q", self._number("I"))
+        kind, offset = self._number("I"), self._number("Q")
         return name, tuple(reversed(dims)), kind, offset
 
     def _tensor(self, name: str, shape: tuple[int, ...], kind: int, first: int) -> Tensor:
@@ -195,5 +213,5 @@ class GGUF:
         count = math.prod(shape) // form.values
         if first + count * form.size > len(self._data):
             raise ValueError(f"tensor {name!r} reaches past the end")
-        blocks = self._data[first : first + count * form.size].reshape(count, form.size)
-        return Tensor(name, shape, form, blocks)
+        raw = np.frombuffer(self._data, np.uint8, count * form.size, first)
+        return Tensor(name, shape, form, raw.reshape(count, form.size))

@@ -103,6 +103,9 @@ class TorchAttention:
     ) -> torch.Tensor:
         """See :class:`AttentionBackend`."""
         tokens, heads, _ = query.shape
+        if len(plan.calls) == 1 and sinks is None:
+            args = (query, key, value, key_cache, value_cache, scale, softcap)
+            return _run(plan.calls[0], *args)[0].contiguous()
         merge = plan.parts > 1 or sinks is not None
         parts = plan.parts + (sinks is not None)
         out = query.new_empty(parts, tokens, heads, value.shape[-1])
@@ -181,8 +184,8 @@ def _run(
         )
         return out[0].transpose(0, 1), lse[0].transpose(0, 1)
     grouped = q.reshape(n, kv_heads, heads // kv_heads, dim)
-    if call.batch > 1:
-        k, v = (_spaced_view(cache, call) for cache in (key_cache, value_cache))
+    if isinstance(call.keys, slice) and n == call.batch:
+        k, v = _spaced_view(key_cache, call), _spaced_view(value_cache, call)
         out, lse = flash_attention(grouped, k, v, False, None, scale, softcap)
         return out.reshape(n, heads, -1), lse.reshape(n, heads)
     if isinstance(call.keys, slice):
@@ -200,11 +203,12 @@ def _run(
 def _spaced_view(cache: torch.Tensor, call: Call) -> torch.Tensor:
     """``[batch, kv_heads, keys, dim]`` over equally spaced runs of one layer's cache."""
     assert isinstance(call.keys, slice)
-    first = cache[:, call.keys]
-    heads, keys, dim = first.shape
+    heads, _, dim = cache.shape
     by_head, by_slot, by_dim = cache.stride()
-    return first.as_strided(
-        (call.batch, heads, keys, dim), (call.stride * by_slot, by_head, by_slot, by_dim)
+    return cache.as_strided(
+        (call.batch, heads, call.keys.stop - call.keys.start, dim),
+        (call.stride * by_slot, by_head, by_slot, by_dim),
+        cache.storage_offset() + call.keys.start * by_slot,
     )
 
 

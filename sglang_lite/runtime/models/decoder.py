@@ -20,6 +20,7 @@ from sglang_lite.runtime.kv_cache import KVCache
 from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.models.kernels import LinearFactory
 from sglang_lite.runtime.models.linear import Linear
+from sglang_lite.runtime.models.norm import RMSNorm
 from sglang_lite.runtime.models.rope import rope_tables
 from sglang_lite.runtime.models.weights import Weights
 
@@ -30,11 +31,11 @@ FUSED_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 class Layer:
     """One decoder layer's weights; ``qk_norm [heads + kv_heads, head_dim]`` or None."""
 
-    input_norm: torch.Tensor
+    input_norm: RMSNorm
     qkv: Linear
     qk_norm: torch.Tensor | None
     output: Linear
-    mlp_norm: torch.Tensor
+    mlp_norm: RMSNorm
     gate_up: Linear
     down: Linear
     window: int | None
@@ -78,10 +79,16 @@ class FusedDecoder:
 
     def _load(self, weights: Weights, linears: LinearFactory) -> None:
         def tensor(name: str) -> torch.Tensor:
-            return weights[name].to(self.device, self.dtype)
+            # A copy: a view would keep the whole mapped file in memory.
+            return weights[name].to(self.device, self.dtype, copy=True)
 
-        self.embedding = tensor("model.embed_tokens.weight")
-        self.final_norm = tensor("model.norm.weight")
+        def norm(name: str) -> RMSNorm:
+            return RMSNorm(tensor(name), self.eps)
+
+        embedding = weights.mapped_afresh("model.embed_tokens.weight")
+        weights.skip("model.embed_tokens.weight")
+        self.embedding = embedding.to(self.device, self.dtype)
+        self.final_norm = norm("model.norm.weight")
         tied = self.config.raw.get("tie_word_embeddings", False) or "lm_head.weight" not in weights
         weights.skip("lm_head.weight")
         self.head = linears.head("model.embed_tokens.weight" if tied else "lm_head.weight")
@@ -91,11 +98,11 @@ class FusedDecoder:
             name = f"model.layers.{i}."
             self.layers.append(
                 Layer(
-                    input_norm=tensor(f"{name}input_layernorm.weight"),
+                    input_norm=norm(f"{name}input_layernorm.weight"),
                     qkv=linears.layer(f"{name}self_attn.", "q_proj", "k_proj", "v_proj"),
                     qk_norm=self._qk_norm(weights, f"{name}self_attn."),
                     output=linears.layer(f"{name}self_attn.", "o_proj"),
-                    mlp_norm=tensor(f"{name}post_attention_layernorm.weight"),
+                    mlp_norm=norm(f"{name}post_attention_layernorm.weight"),
                     gate_up=linears.layer(f"{name}mlp.", "gate_proj", "up_proj"),
                     down=linears.layer(f"{name}mlp.", "down_proj"),
                     window=self.config.windows[i],
@@ -117,11 +124,11 @@ class FusedDecoder:
         x = F.embedding(batch.input_ids, self.embedding)
         cos, sin = self.cos[batch.positions], self.sin[batch.positions]
         for index, layer in enumerate(self.layers):
-            normed = self._norm(x, layer.input_norm)
+            normed = layer.input_norm(x)
             x = x + self._attend(index, layer, normed, cos, sin, batch)
-            gate, up = layer.gate_up(self._norm(x, layer.mlp_norm)).chunk(2, dim=-1)
+            gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
-        return self._norm(x, self.final_norm)
+        return self.final_norm(x)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -144,8 +151,8 @@ class FusedDecoder:
         if layer.qk_norm is not None:
             rotated = F.rms_norm(rotated, (dim,), eps=self.eps) * layer.qk_norm
         if layer.rotary:
-            halves = rotated.unflatten(-1, (2, dim // 2)).flip(-2).flatten(-2)
-            rotated = torch.addcmul(rotated * cos, halves, sin)
+            swapped = rotated.roll(dim // 2, dims=-1)
+            rotated = torch.addcmul(rotated * cos, swapped, sin)
         query, key = rotated.split([heads, kv_heads], dim=1)
         self.kv_cache.write(index, batch.write_slots, key, value)
         attended = self.attention.attend(
@@ -158,6 +165,3 @@ class FusedDecoder:
             scale=self.scale,
         )
         return layer.output(attended.view(tokens, heads * dim))
-
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, self.eps)

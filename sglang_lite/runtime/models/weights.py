@@ -25,8 +25,9 @@ class Weights:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        files = [safe_open(folder / name, framework="pt") for name in _weight_files(folder)]
-        self._file_of = {key: file for file in files for key in file.keys()}  # noqa: SIM118
+        files = {name: safe_open(folder / name, framework="pt") for name in _weight_files(folder)}
+        self._file_names = {key: name for name, file in files.items() for key in file.keys()}  # noqa: SIM118
+        self._file_of = {key: files[name] for key, name in self._file_names.items()}
         self._unread = set(self._file_of)
 
     def __contains__(self, name: str) -> bool:
@@ -49,6 +50,14 @@ class Weights:
         """The matrices one above the other, ``[sum of rows, columns]``."""
         matrices = [self[name] for name in names]
         return torch.cat(matrices) if len(matrices) > 1 else matrices[0]
+
+    def mapped_afresh(self, name: str) -> torch.Tensor:
+        """The tensor in a mapping of its own: only pages that are used become resident.
+
+        The mapping that a model was loaded from goes away with the last view of it.
+        """
+        file_name = self._file_names[name]
+        return safe_open(self.folder / file_name, framework="pt").get_tensor(name)
 
     def skip(self, *names: str) -> None:
         """Count these as read: their numbers came from elsewhere."""
@@ -73,10 +82,10 @@ class NativeInt4:
     def __init__(self, folder: Path, config: ModelConfig) -> None:
         self._config = config
         path = folder / GGUF_FILE
-        tensors = GGUF(path).tensors.values() if path.is_file() else ()
+        self._gguf = GGUF(path) if path.is_file() else None
         self._tensors = {
             weight_name(tensor.name): tensor
-            for tensor in tensors
+            for tensor in (self._gguf.tensors.values() if self._gguf else ())
             if tensor.format.name in ("Q4_0", "Q4_1")
         }
 
