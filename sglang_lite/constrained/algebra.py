@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
+from sglang_lite.constrained import budget
 from sglang_lite.constrained.automaton import (
     ANY_REMAINDER,
     DEAD,
@@ -24,7 +25,7 @@ from sglang_lite.constrained.automaton import (
 )
 from sglang_lite.errors import GrammarTooComplex
 
-MAX_SEARCH = 50_000
+MAX_SEARCH = 10_000
 _ANY = -2
 
 
@@ -77,6 +78,7 @@ def includes(whole: Automaton, part: Automaton) -> bool:
 
 def check_search(states: int) -> None:
     """The budget of a search for any text at all that satisfies a combination of conditions."""
+    budget.check()
     if states > MAX_SEARCH:
         raise GrammarTooComplex(
             f"after {MAX_SEARCH} states it is open whether any text satisfies a combination of"

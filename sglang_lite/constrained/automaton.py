@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from sglang_lite.constrained import budget
 from sglang_lite.constrained.charset import (
     ANYTHING,
     NOTHING,
@@ -73,6 +74,7 @@ class Automaton:
         self._keys: list[Any] = []
         self._ids: dict[Hashable, int] = {}
         self._arcs: list[Arcs | None] = []
+        self._accepted: dict[int, bool] = {}
         self._shortest: dict[int, int] = {}
         self._source: tuple[Any, tuple[Any, ...]]
         self._number(start)
@@ -87,7 +89,11 @@ class Automaton:
 
     def accepts(self, state: int) -> bool:
         """True where the text read so far is in the language."""
-        return self._accepting(self._keys[state])
+        accepted = self._accepted.get(state)
+        if accepted is None:
+            with self._lock:
+                accepted = self._accepted[state] = self._accepting(self._keys[state])
+        return accepted
 
     def arcs(self, state: int) -> Arcs:
         """Where each code point leads from ``state``."""
@@ -118,6 +124,7 @@ class Automaton:
         if state not in self._shortest:
             frontier, seen, length = [state], {state}, 0
             while not any(map(self.accepts, frontier)):
+                budget.check()
                 ahead = {t for here in frontier for t in self.arcs(here).targets if t != DEAD}
                 frontier, length = list(ahead - seen), length + 1
                 seen |= ahead
@@ -181,6 +188,7 @@ class Automaton:
         texts: list[str] = []
         todo: list[tuple[str, int]] = [("", 0)]
         while todo:
+            budget.check()
             text, state = todo.pop()
             if self.accepts(state):
                 texts.append(text)

@@ -68,6 +68,11 @@ class TextDFA(ByteDFA):
         """False for JSON values: every character has a spelling in printable ASCII."""
         return self.encoding != "json" or any(0x20 <= byte < 0x7F for byte in absent)
 
+    def endless(self, state: int) -> bool:
+        """True in the body of a string that no text makes refuse what follows."""
+        key = self._keys[state]
+        return self.quoted and isinstance(key, int) and self.automaton.total(key)
+
     def alias(self, state: int) -> tuple[ByteDFA, int] | None:
         """The state of the unrestricted string that accepts the same, where this one is past it.
 

@@ -97,6 +97,7 @@ def single(code_point: int) -> CharSet:
     return char_set([(code_point, code_point)])
 
 
+@lru_cache(maxsize=8192)
 def characters(text: str) -> CharSet:
     """The set of the characters of ``text``."""
     return char_set((ord(c), ord(c)) for c in text)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from operator import le
 from typing import Any
 
-from sglang_lite.constrained import ir
+from sglang_lite.constrained import budget, ir
 from sglang_lite.constrained.automaton import DEAD, Automaton, EmptyLanguage, Remainder, repeated
 from sglang_lite.constrained.byte_dfa import TextDFA, text_dfa
 from sglang_lite.constrained.charset import CharSet
@@ -58,6 +58,7 @@ class FrameTable:
     def __init__(self) -> None:
         self._frames: list[tuple[Node, int, int]] = [(EMPTY, 0, END)]
         self._numbers: dict[tuple[int, int, int], int] = {}
+        self._absorbs: dict[int, bool] = {END: False}
         self._shapes: dict[tuple[int, int, int], int] = {}
         self._counted: dict[int, tuple[int, tuple[int, ...]]] = {}
 
@@ -109,6 +110,20 @@ class FrameTable:
                 index = node.minimum
         return self.number(node, index, self.near(rest, horizon))
 
+    def absorbs(self, frame: int) -> bool:
+        """True where nothing more is needed and any text may follow."""
+        known = self._absorbs.get(frame)
+        if known is None:
+            node, index, rest = self._frames[frame]
+            if isinstance(node, Seq):
+                empty = all(item.facts.nullable for item in node.items[index:])
+            else:
+                empty = node.facts.nullable or (isinstance(node, Repeat) and index >= node.minimum)
+            ends = node is ANY_TEXT and rest == END
+            known = ends or (frame != END and empty and self.absorbs(rest))
+            self._absorbs[frame] = known
+        return known
+
     def counted(self, frame: int) -> tuple[int, tuple[int, ...]]:
         """(its shape, its counts): of two frames of one shape, the one that has nowhere counted
         more contains the other's language.
@@ -121,10 +136,12 @@ class FrameTable:
             counts: tuple[int, ...] = ()
             shape = END
             if frame != END:
-                shape, counts = self.counted(rest)
-                place = index
+                place, absorbed = index, self.absorbs(rest)
+                shape, counts = (-1, ()) if absorbed else self.counted(rest)
                 if isinstance(node, Repeat) and index >= node.minimum:
                     place, counts = -1, (index, *counts)
+                elif isinstance(node, Repeat) and absorbed:  # here the least is left of the most
+                    place, counts = -2, (-index,)
                 shape = self._shapes.setdefault((id(node), place, shape), len(self._shapes) + 1)
             known = self._counted[frame] = shape, counts
         return known
@@ -212,10 +229,10 @@ class RegexAutomaton(Automaton):
 
     def _reduced(self, frames: set[int]) -> frozenset[int]:
         """The frames without those whose language another one is known to contain."""
+        if any(map(self._frames.absorbs, frames)):
+            return frozenset((self._universal,))
         if len(frames) == 1:
             return frozenset(frames)
-        if self._universal in frames:
-            return frozenset((self._universal,))
         by_shape: dict[int, list[tuple[tuple[int, ...], int]]] = {}
         for frame in frames:
             shape, counts = self._frames.counted(frame)
@@ -238,6 +255,7 @@ class RegexAutomaton(Automaton):
         """
         state, size, grown, steps = 0, 0, 0, 0
         while steps <= 2 * grown + 32:
+            budget.check()
             targets = [t for t in self.arcs(state).targets if t != DEAD]
             if not targets:
                 return

@@ -134,16 +134,33 @@ def chars(members: CharSet) -> Node:
 
 
 def seq(items: Iterable[Node]) -> Node:
-    """All items in a row, flattened."""
+    """All items in a row, flattened; repeats of one set side by side, as in ``a?a+``, are one."""
     flat: list[Node] = []
     for item in items:
-        if isinstance(item, Seq):
-            flat += item.items
-        else:
-            flat.append(item)
+        for part in item.items if isinstance(item, Seq) else (item,):
+            joined = _joined(flat[-1], part) if flat else None
+            if joined is None:
+                flat.append(part)
+            else:
+                flat[-1] = joined
     if any(item is NEVER for item in flat):
         return NEVER
     return flat[0] if len(flat) == 1 else Seq(tuple(flat)) if flat else EMPTY
+
+
+def _joined(left: Node, right: Node) -> Node | None:
+    """One repeat in place of two of the same character set, None if they are not that."""
+    if not (isinstance(left, Repeat) or isinstance(right, Repeat)):
+        return None
+    (one, low, high), (other, more_low, more_high) = _as_repeat(left), _as_repeat(right)
+    if not isinstance(one, Chars) or not isinstance(other, Chars) or one.members != other.members:
+        return None
+    both = None if high is None or more_high is None else high + more_high
+    return repeat(one, low + more_low, both)
+
+
+def _as_repeat(node: Node) -> tuple[Node, int, int | None]:
+    return (node.item, node.minimum, node.maximum) if isinstance(node, Repeat) else (node, 1, 1)
 
 
 def alt(items: Iterable[Node]) -> Node:
@@ -171,13 +188,13 @@ def _factored(branches: list[Node]) -> list[Node]:
     if len(groups) == len(branches):
         return branches
     factored: list[Node] = []
-    for first, group in groups.items():
-        if len(group) == 1 or isinstance(first, int):
+    for start, group in groups.items():
+        if len(group) == 1 or isinstance(start, int):
             factored += group
         else:
             rests = [seq(node.items[1:]) if isinstance(node, Seq) else EMPTY for node in group]
             rest = _factored(rests)
-            factored.append(seq((Chars(first), rest[0] if len(rest) == 1 else Alt(tuple(rest)))))
+            factored.append(seq((Chars(start), rest[0] if len(rest) == 1 else Alt(tuple(rest)))))
     return factored
 
 

@@ -145,7 +145,8 @@ def test_equal_middles_of_a_character_are_one_state() -> None:
     ("pattern", "maximum"),
     [
         ("^a{2,40}b?$", None), ("^(a|bb){3,30}c$", None), ("^[ab]{40}c*$", None),
-        ("^a*b{0,9}$", 14), ("^(a{1,9}b){2,9}$", 40), ("^(a.{3})?[bc]*$", 20), ("^a{0,30}(bb)?$", 25),
+        ("^a*b{0,9}$", 14), ("^(a{1,9}b){2,9}$", 40), ("^(a.{3})?[bc]*$", 20),
+        ("^a{0,30}(bb)?$", 25),
     ],
 )  # fmt: skip
 def test_near_states_do_the_same_with_short_texts(pattern: str, maximum: int | None) -> None:

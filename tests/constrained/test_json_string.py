@@ -26,6 +26,7 @@ from sglang_lite.constrained.json_string import (
 )
 from sglang_lite.constrained.regex import search
 from sglang_lite.errors import InvalidRegex
+from tests.constrained.regex_samples import patterns, texts
 
 SHORT = {'"': '\\"', "\\": "\\\\", "/": "\\/", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r"}
 CHARACTERS = 'ab"\\/\x00\x08\x1f\x7f\x80éßÿ߿ࠀ€퟿﷐\uffff😀\U0010ffff'
@@ -103,8 +104,8 @@ def test_lengths_are_counted_in_code_points() -> None:
         assert not node.char.matches(one + one)
     assert node.char is json_char()
     bounded = text_dfa(string_automaton(patterns=("^a+b?$",), minimum=2, maximum=3), "json", True)
-    texts = ("a", "ab", "aab", "aaa", "aaab", "aaaa")
-    found = [text for text in texts if bounded.matches(f'"{text}"'.encode())]
+    candidates = ("a", "ab", "aab", "aaa", "aaab", "aaaa")
+    found = [text for text in candidates if bounded.matches(f'"{text}"'.encode())]
     assert found == ["ab", "aab", "aaa"]
 
 
@@ -205,6 +206,23 @@ def test_what_is_not_in_the_dialect_is_refused(pattern: str, position: int) -> N
     with pytest.raises(InvalidRegex) as caught:
         search(pattern)
     assert caught.value.position == position
+
+
+@settings(max_examples=200, deadline=None)
+@given(patterns(look=True).filter(lambda p: "(?m" not in p and "{,2}" not in p))
+def test_searching_finds_what_re_finds(pattern: str) -> None:
+    try:
+        compiled = re.compile(pattern, re.ASCII)
+    except re.error:
+        return
+    candidates = [*texts("ab-", 4)]
+    expected = [text for text in candidates if compiled.search(text)]
+    try:
+        automaton = search(pattern)
+    except EmptyLanguage:
+        assert expected == []
+        return
+    assert [text for text in candidates if automaton.matches(text)] == expected
 
 
 def test_a_search_that_finds_nothing_is_empty() -> None:
