@@ -66,7 +66,7 @@ class _LookAutomaton(Automaton):
 
     def _accepting(self, key: Key) -> bool:
         trackers, threads = key
-        return self._accepted(trackers, threads)
+        return self._met(trackers, threads)
 
     def _moves(self, key: Key) -> tuple[tuple[CharSet, ...], Callable[[int], Hashable | None]]:
         trackers, threads = key
@@ -135,15 +135,10 @@ class _LookAutomaton(Automaton):
                 left.add(Obligation(negative, after))
         return frozenset(left)
 
-    def _accepted(
-        self, trackers: tuple[frozenset[Thread], ...], threads: frozenset[Thread]
-    ) -> bool:
+    def _met(self, trackers: tuple[frozenset[Thread], ...], threads: frozenset[Thread]) -> bool:
         """True where the text may end here for one of the threads."""
         return any(
-            all(
-                self._accepted(trackers, o.threads) != o.negative
-                for o in thread.obligations | looks
-            )
+            all(self._met(trackers, o.threads) != o.negative for o in thread.obligations | looks)
             for thread in threads
             for looks in self._closure(trackers, thread.frame)[0]
         )
