@@ -189,7 +189,7 @@ def branches(
 class TerminalCursor(Cursor):
     """In a state of a byte DFA."""
 
-    __slots__ = ("_arcs", "_make", "nullable", "state", "table")
+    __slots__ = ("_arcs", "_make", "endless", "nullable", "state", "table")
 
     def __init__(
         self, table: TerminalTable, state: int, make: Callable[[TerminalTable, int], Cursor]
@@ -197,6 +197,7 @@ class TerminalCursor(Cursor):
         super().__init__()
         self.table, self.state, self._make = table, state, make
         self.nullable = table.dfa.accepts(state)
+        self.endless = table.dfa.endless(state)
         self._arcs: dict[int, tuple[Arc, ...]] = {}
 
     def step(self, byte: int) -> tuple[Arc, ...]:

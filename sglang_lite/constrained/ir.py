@@ -59,6 +59,13 @@ class ByteDFA(Protocol):
         """False where every state is live even if the bytes ``absent`` cannot be written."""
         return True
 
+    def endless(self, state: int) -> bool:
+        """True where it is known that no text leads to a dead end or to the last text.
+
+        Removing finitely many texts then leaves every later state live.
+        """
+        return False
+
     def alias(self, state: int) -> tuple[ByteDFA, int] | None:
         """Another automaton's state with the same language, which is to be used instead.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,6 @@ from sglang_lite.constrained.trie import Int32, Trie, ranges
 Flags = NDArray[np.bool_]
 
 DEAD = -1
-DEEP = 24
-"""Below this depth a trie has few nodes per level, mostly runs of one character."""
 
 
 class Levels:
@@ -22,27 +21,32 @@ class Levels:
     def __init__(self, bounds: list[int], parent: Int32, symbol: NDArray[np.uint8]) -> None:
         self.bounds, self.parent, self.symbol = bounds, parent, symbol
 
-    def sweep(self, states: Int32, targets: Callable[[Int32, NDArray[np.uint8]], Int32]) -> None:
+    def sweep(
+        self,
+        states: Int32,
+        targets: Callable[[Int32, NDArray[np.uint8]], Int32],
+        seeded: bool = False,
+    ) -> None:
         """Fill ``states`` (int32[N], negative = not reached) from the nodes that are set.
 
         ``targets(states, symbols)`` gives the following states; a negative state leads to -1.
+        Without ``seeded`` only the root is set.
         """
         bounds, parent, symbol = self.bounds, self.parent, self.symbol
-        for depth in range(1, len(bounds) - 1):
-            start, end = bounds[depth], bounds[depth + 1]
+        for start, end in pairwise(bounds[1:]):
             before = states[parent[start:end]]
-            if depth > DEEP:
-                # Few nodes, and fewer that are reached: only those.
-                alive = np.flatnonzero(before >= 0)
-                if not len(alive):
+            alive = np.flatnonzero(before >= 0)
+            if not len(alive):
+                if seeded:
                     continue
-                here = states[start:end]
-                here[alive] = targets(before[alive], symbol[start:end][alive])
-                continue
+                break
             here = states[start:end]
-            reached = targets(before, symbol[start:end])
-            # Nodes that were set from the beginning stay so.
-            np.copyto(here, reached, where=here < 0)
+            if 3 * len(alive) < len(before):
+                here[alive] = targets(before[alive], symbol[start:end][alive])
+            elif seeded:
+                np.copyto(here, targets(before, symbol[start:end]), where=here < 0)
+            else:
+                here[:] = targets(before, symbol[start:end])
 
 
 def levels_of(trie: Trie) -> Levels:

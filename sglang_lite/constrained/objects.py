@@ -1,22 +1,19 @@
-"""JSON objects: which keys may come next, and the cursor that reads a key.
+"""JSON objects: how far one has come, and which members may come next.
 
-One leaf, the *key switch*, stands for all keys at once.  The sorted names are the trie of the
-declared keys; what members are allowed is a bit mask in the object's state, so the sets of members
-seen exist only where a text visits them.  Other keys are terminals that run beside the names and
-are cut off where a declared name is complete.
+What members are allowed is a bit mask in the object's progress, so the sets of members seen exist
+only where a text visits them.  The key itself is read by :class:`.keys.KeyCursor`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from sglang_lite.constrained.cursors import Arc, Cursor, TerminalCursor, branches, narrow
+from sglang_lite.constrained.cursors import TerminalCursor
 from sglang_lite.constrained.frames import Expansion, Frame, LeafFrame, Stack
 from sglang_lite.constrained.ir import Object
+from sglang_lite.constrained.keys import KeyCursor, Names, Path, follow
 from sglang_lite.constrained.presence import Presence
-from sglang_lite.constrained.tables import Row, Scan
+from sglang_lite.constrained.tables import Scan
 from sglang_lite.constrained.trie import Place
 
 if TYPE_CHECKING:
@@ -66,6 +63,8 @@ class ObjectPlan:
         self._extra_allowed: dict[Progress, bool] = {}
         self._cursors: dict[tuple[object, ...], KeyCursor] = {}
         self._completable: dict[Progress, bool] = {}
+        self.extra_scans: dict[tuple[object, ...], Scan] = {}
+        self._paths: dict[tuple[Place, int], dict[bytes, Path]] = {}
 
     # -- progress --------------------------------------------------------------------------------
 
@@ -240,18 +239,25 @@ class ObjectPlan:
             found = self._cursors.setdefault(key, found)
         return found
 
+    def paths(self, place: Place, depth: int) -> dict[bytes, Path]:
+        """By name, the way of its bytes from ``depth`` on below ``place``; filled on demand."""
+        key = (place, depth)
+        found = self._paths.get(key)
+        if found is None:
+            found = self._paths.setdefault(key, {})
+        return found
+
+    def path(self, place: Place, name: bytes, depth: int) -> Path:
+        """The way of ``name[depth:]`` below ``place``; memoised."""
+        known = self.paths(place, depth)
+        found = known.get(name)
+        if found is None:
+            found = known[name] = follow(place, name, depth)
+        return found
+
     def member(self, names: Names) -> int:
         """The member of the first of ``names``, -1 for a tracked one that is not declared."""
         return self.member_of.get(names.texts[names.low], -1)
-
-
-class Names(NamedTuple):
-    """A node of the trie of names: those of ``texts[low:high]`` that agree in ``depth`` bytes."""
-
-    texts: tuple[bytes, ...]
-    low: int
-    high: int
-    depth: int
 
 
 class ObjectFrame(Frame):
@@ -290,183 +296,3 @@ class MembersFrame(Frame):
             self._options = tuple(options)
         for frames in self._options:
             closure.work.append(automaton.push(frames, below))
-
-
-class KeyCursor(Cursor):
-    """Within a key: the declared names that begin so, and the terminals of other keys."""
-
-    __slots__ = ("_arcs", "_forbidden", "extras", "names", "plan", "progress", "text")
-
-    def __init__(
-        self,
-        plan: ObjectPlan,
-        progress: Progress,
-        names: Names,
-        extras: tuple[TerminalCursor | None, ...],
-        text: bytes,
-    ) -> None:
-        super().__init__()
-        self.plan, self.progress, self.names = plan, progress, names
-        self.extras, self.text = extras, text
-        self._arcs: dict[int, tuple[Arc, ...]] = {}
-
-    def alive(self) -> bool:
-        """True if some key begins so."""
-        names = self.names
-        if self.plan.any_allowed(self.progress, names.texts, names.low, names.high):
-            return True
-        return any(cursor is not None and _outlives(cursor, names) for cursor in self.extras)
-
-    def step(self, byte: int) -> tuple[Arc, ...]:
-        found = self._arcs.get(byte)
-        if found is None:
-            found = self._arcs[byte] = self._step(byte)
-        return found
-
-    def _step(self, byte: int) -> tuple[Arc, ...]:
-        plan, progress, names = self.plan, self.progress, self.names
-        extras = tuple(_advance(cursor, byte) for cursor in self.extras)
-        tracking = plan.tracks_names(progress) and any(extras)
-        text = self.text + bytes((byte,)) if tracking else b""
-        low, high = names.low, names.high
-        if low < high:
-            low, high = narrow(names.texts, low, high, names.depth, byte)
-        if low < high:
-            below = Names(names.texts, low, high, names.depth + 1)
-            if len(names.texts[low]) == below.depth:
-                index = plan.member(below)
-                if index >= 0 and plan.allowed(progress) >> index & 1:
-                    return ((None, plan.member_frames(progress, index)),)
-                return ()
-            cursor = plan.cursor(progress, below, extras, text)
-            return ((cursor, ()),) if cursor is not None else ()
-        if tracking:
-            ended = [i for i, c in enumerate(extras) if c is not None and c.nullable]
-            arcs: list[Arc] = [(None, plan.extra_frames(progress, i, text)) for i in ended]
-            cursor = plan.cursor(progress, Names((), 0, 0, 0), extras, text)
-            if cursor is not None and any(c and c.first_bytes() for c in extras):
-                arcs.append((cursor, ()))
-            return tuple(arcs)
-        return tuple(
-            (cursor, plan.extra_frames(progress, index, None))
-            for index, cursor in enumerate(extras)
-            if cursor is not None
-        )
-
-    # -- tokens ----------------------------------------------------------------------------------
-
-    def _scan(self, place: Place) -> Scan:
-        tracking = self.plan.tracks_names(self.progress)
-        tokens: list[int] = []
-        exits: list[tuple[tuple[Frame, ...], Place]] = []
-        self._scan_names(place, tokens, exits)
-        rows: list[Row] = []
-        for index, cursor in enumerate(self.extras):
-            if cursor is None:
-                continue
-            inside = cursor.scan(place)
-            cut = self._cut(place, cursor)
-            if cut:
-                inside = self.plan.automaton.tables.without(inside, cut)
-            rows += inside.rows
-            tokens += inside.tokens
-            for _, after in inside.exits:
-                if tracking:
-                    exits += self._tracked_exits(index, place, after)
-                else:
-                    frames = self.plan.extra_frames(self.progress, index, None)
-                    exits.append((frames, after))
-        return Scan(tuple(rows), tuple(tokens), tuple(exits))
-
-    def _scan_names(
-        self, place: Place, tokens: list[int], exits: list[tuple[tuple[Frame, ...], Place]]
-    ) -> None:
-        """The tokens that go along the allowed names."""
-        plan = self.plan
-        texts = self.names.texts
-        work = [(place, self.names.low, self.names.high, self.names.depth)]
-        while work:
-            here, low, high, depth = work.pop()
-            for byte, start, end in branches(texts, low, high, depth):
-                hop = here.get(byte)
-                if hop is None:
-                    continue
-                if not plan.any_allowed(self.progress, texts, start, end):
-                    continue
-                tokens += hop.tokens
-                if hop.place is None:
-                    continue
-                if len(texts[start]) == depth + 1:
-                    frames = plan.member_frames(self.progress, plan.member_of[texts[start]])
-                    exits.append((frames, hop.place))
-                else:
-                    work.append((hop.place, start, end, depth + 1))
-
-    def _cut(
-        self, place: Place, cursor: TerminalCursor
-    ) -> list[tuple[Place | None, tuple[int, ...]]]:
-        """Where tokens below ``place`` run into a declared name: not as another key.
-
-        (place after it, ids ending there) for each complete name; (None, ids) for each prefix from
-        which only declared names are left.
-        """
-        texts = self.names.texts
-        cut: list[tuple[Place | None, tuple[int, ...]]] = []
-        work: list[tuple[Place, TerminalCursor, Names]] = [(place, cursor, self.names)]
-        while work:
-            here, at, names = work.pop()
-            for byte, start, end in branches(texts, names.low, names.high, names.depth):
-                hop = here.get(byte)
-                following = _advance(at, byte)
-                if hop is None or following is None:
-                    continue
-                below = Names(texts, start, end, names.depth + 1)
-                if len(texts[start]) == below.depth:
-                    cut.append((hop.place, hop.tokens))
-                    continue
-                if not _outlives(following, below):
-                    cut.append((None, hop.tokens))
-                if hop.place is not None:
-                    work.append((hop.place, following, below))
-        return cut
-
-    def _tracked_exits(
-        self, index: int, place: Place, after: Place
-    ) -> list[tuple[tuple[Frame, ...], Place]]:
-        """One exit for each name that tokens below ``place`` complete."""
-        trie = place.trie
-        by_name: dict[bytes, list[int]] = {}
-        for node in after.nodes:
-            by_name.setdefault(trie.text_below(place, int(node)), []).append(int(node))
-        exits = []
-        for name, nodes in by_name.items():
-            frames = self.plan.extra_frames(self.progress, index, self.text + name)
-            below = trie.place(np.array(nodes, np.int32))
-            if below is not None:
-                exits.append((frames, below))
-        return exits
-
-
-def _advance(cursor: TerminalCursor | None, byte: int) -> TerminalCursor | None:
-    arcs = cursor.step(byte) if cursor is not None else ()
-    return arcs[0][0] if arcs else None  # type: ignore[return-value]
-
-
-def _outlives(cursor: TerminalCursor, names: Names) -> bool:
-    """True if a key that is none of ``names`` begins so: an automaton minus a finite set."""
-    work = [(cursor, names)]
-    while work:
-        at, below = work.pop()
-        if below.low == below.high:
-            return True
-        declared = {
-            byte: Names(below.texts, start, end, below.depth + 1)
-            for byte, start, end in branches(below.texts, below.low, below.high, below.depth)
-        }
-        if any(target >= 0 and byte not in declared for byte, target in enumerate(at.row)):
-            return True
-        for byte, deeper in declared.items():
-            following = _advance(at, byte)
-            if following is not None and len(below.texts[deeper.low]) > deeper.depth:
-                work.append((following, deeper))
-    return False

@@ -53,15 +53,17 @@ MAX_CLOSURE = 100_000
 """Stacks that one closure may visit; more is a grammar with absurd ambiguity."""
 
 
-class Configuration:
-    """A cursor and the stack below its leaf; remembers its moves and its part of the mask."""
+Pairs = tuple[tuple[Cursor, Stack], ...]
 
-    __slots__ = ("below", "cursor", "moves", "recipe")
+
+class Configuration:
+    """A cursor and the stack below its leaf; remembers its part of the mask."""
+
+    __slots__ = ("below", "cursor", "recipe")
 
     def __init__(self, cursor: Cursor, below: Stack) -> None:
         self.cursor = cursor
         self.below = below
-        self.moves: dict[int, Closure] = {}
         self.recipe: tuple[tuple[Row, ...], tuple[int, ...]] | None = None
 
 
@@ -76,6 +78,10 @@ class State:
         self.moves: dict[int, State | None] = {}
         self.tokens: dict[int, State | None] = {}
         self.mask: Row | None = None
+
+    def pairs(self) -> Pairs:
+        """The (cursor, stack) pair of each configuration."""
+        return tuple([(c.cursor, c.below) for c in self.configurations])
 
 
 class Pushdown:
@@ -98,7 +104,8 @@ class Pushdown:
         self._configurations: dict[tuple[Cursor, Stack], Configuration] = {}
         self._states: dict[tuple[frozenset[Configuration], bool], State] = {}
         root = self.push((self.frame(self.language.root),), self.bottom)
-        self.start = self._state([self.closure(root)])
+        closure = self.closure(root)
+        self.start = self._state(closure.items, closure.accepting)
 
     @property
     def state_count(self) -> int:
@@ -240,49 +247,65 @@ class Pushdown:
     # -- states ----------------------------------------------------------------------------------
 
     def step(self, state: State, byte: int) -> State | None:
-        """The state after ``byte``, or None where it is refused."""
+        """The state after ``byte``, or None where it is refused; memoised."""
         try:
             return state.moves[byte]
         except KeyError:
+            pairs, accepting = self._advance(state.pairs(), byte)
+            following = self._state(pairs, accepting) if pairs or accepting else None
+            state.moves[byte] = following
+            return following
+
+    def token(self, state: State, token: int, text: bytes) -> State | None:
+        """The state after all bytes of a token, or None where it is refused; memoised by id.
+
+        Makes no states for the bytes in between.
+        """
+        try:
+            return state.tokens[token]
+        except KeyError:
             pass
-        closures = []
-        for configuration in state.configurations:
-            move = configuration.moves.get(byte)
-            if move is None:
-                move = configuration.moves[byte] = self._move(configuration, byte)
-            if move.items or move.accepting:
-                closures.append(move)
-        following = self._state(closures) if closures else None
-        state.moves[byte] = following
+        pairs, accepting = state.pairs(), False
+        for byte in text:
+            # Without pairs nothing follows, even where the text might have ended.
+            pairs, accepting = self._advance(pairs, byte) if pairs else ((), False)
+        following = self._state(pairs, accepting) if pairs or accepting else None
+        state.tokens[token] = following
         return following
 
-    def _move(self, configuration: Configuration, byte: int) -> Closure:
+    def _advance(self, pairs: Pairs, byte: int) -> tuple[Pairs, bool]:
+        """The (cursor, stack) pairs after ``byte``, and whether the text may end there."""
+        if len(pairs) == 1:
+            cursor, below = pairs[0]
+            arcs = cursor.step(byte)
+            if len(arcs) == 1:
+                following, frames = arcs[0]
+                if following is not None and not following.nullable:
+                    return ((following, self.push(frames, below) if frames else below),), False
         leaves: dict[Cursor, list[Stack]] = {}
         accepting = False
-        for cursor, frames in configuration.cursor.step(byte):
-            stack = self.push(frames, configuration.below)
-            if cursor is not None:
-                leaves.setdefault(cursor, []).append(stack)
-                if not cursor.nullable:
-                    continue
-            closure = self.closure(stack)
-            accepting = accepting or closure.accepting
-            for inner, below in closure.items:
-                leaves.setdefault(inner, []).append(below)
-        return Closure(
-            tuple((cursor, self.fork(stacks)) for cursor, stacks in leaves.items()), accepting
+        for cursor, below in pairs:
+            for following, frames in cursor.step(byte):
+                stack = self.push(frames, below) if frames else below
+                if following is not None:
+                    leaves.setdefault(following, []).append(stack)
+                    if not following.nullable:
+                        continue
+                closure = self.closure(stack)
+                accepting = accepting or closure.accepting
+                for inner, deeper in closure.items:
+                    leaves.setdefault(inner, []).append(deeper)
+        return (
+            tuple(
+                [
+                    (cursor, stacks[0] if len(stacks) == 1 else self.fork(stacks))
+                    for cursor, stacks in leaves.items()
+                ]
+            ),
+            accepting,
         )
 
-    def _state(self, closures: list[Closure]) -> State:
-        accepting = any(closure.accepting for closure in closures)
-        if len(closures) == 1:
-            pairs = list(closures[0].items)
-        else:
-            leaves: dict[Cursor, list[Stack]] = {}
-            for closure in closures:
-                for cursor, below in closure.items:
-                    leaves.setdefault(cursor, []).append(below)
-            pairs = [(cursor, self.fork(stacks)) for cursor, stacks in leaves.items()]
+    def _state(self, pairs: Pairs, accepting: bool) -> State:
         found = []
         for pair in pairs:
             configuration = self._configurations.get(pair)
@@ -294,17 +317,3 @@ class Pushdown:
         if state is None:
             state = self._states.setdefault(key, State(tuple(found), accepting))
         return state
-
-    def token(self, state: State, token: int, text: bytes) -> State | None:
-        """The state after all bytes of a token, or None; memoised by token id."""
-        try:
-            return state.tokens[token]
-        except KeyError:
-            pass
-        here: State | None = state
-        for byte in text:
-            here = self.step(here, byte)  # type: ignore[arg-type]
-            if here is None:
-                break
-        state.tokens[token] = here
-        return here

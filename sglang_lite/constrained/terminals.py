@@ -189,7 +189,7 @@ class TerminalTable:
         if len(nodes) > FEW_NODES:
             full = np.full(len(trie.byte), DEAD, np.int32)
             full[nodes] = reached
-            levels_of(trie).sweep(full, self._step)
+            levels_of(trie).sweep(full, self._step, seeded=True)
             accepts = self._accepts[full] & (full >= 0)
             inside = np.flatnonzero((full >= 0) & ~accepts).astype(np.int32)
             return self._reached(inside, np.flatnonzero(accepts).astype(np.int32))
@@ -240,19 +240,15 @@ class TerminalTable:
     def _step(self, states: Int32, bytes_: NDArray[np.uint8]) -> Int32:
         with self._lock:
             self._fetch(states)
-            reached: Int32 = self._targets[states, bytes_]
-            self._flag(int(reached.max(initial=DEAD)))
-            return reached
+            return self._targets[states, bytes_]
 
     def _class_step(self, states: Int32, classes: NDArray[np.uint8]) -> Int32:
         """As :meth:`_step` for classes of bytes; SPLIT where these part."""
         with self._lock:
             self._fetch(states)
-            if self._class_targets is None or len(self._class_targets) < len(self._targets):
+            if self._class_targets is None:
                 self._class_targets = self._classified(self._targets)
-            reached: Int32 = self._class_targets[states, classes]
-            self._flag(int(reached.max(initial=DEAD)))
-            return reached
+            return self._class_targets[states, classes]
 
     def _classified(self, targets: Int32) -> Int32:
         classes = self.tables.classes
@@ -264,15 +260,18 @@ class TerminalTable:
 
     def _fetch(self, states: Int32) -> None:
         """Ask the automaton for the rows of ``states`` that were not used before."""
-        self._flag(int(states.max(initial=DEAD)))
-        missing = states[~self._known[states]]
-        if len(missing):
-            found = np.unique(missing)
-            for state in found.tolist():
-                self._targets[state] = self.dfa.row(state)
-                self._known[state] = True
-            if self._class_targets is not None:
-                self._class_targets[found] = self._classified(self._targets[found])
+        known = self._known[states]
+        if known.all():
+            return
+        found = np.unique(states[~known])
+        for state in found.tolist():
+            row = self.dfa.row(state)
+            # Makes room for the targets first, so that a state in an array has a row in them.
+            self._flag(max(row))
+            self._targets[state] = row
+            self._known[state] = True
+        if self._class_targets is not None:
+            self._class_targets[found] = self._classified(self._targets[found])
 
     def _flag(self, top: int) -> None:
         """Make room for the states up to ``top`` and ask which of them accept."""

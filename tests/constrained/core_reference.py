@@ -22,6 +22,7 @@ def allowed_by_steps(grammar: CompiledGrammar, state: State) -> set[int]:
             here = grammar.automaton.step(here, byte)
             if here is None:
                 break
+        assert here is grammar.automaton.token(state, token, text), "steps and token disagree"
         if here is not None:
             allowed.add(token)
     return allowed

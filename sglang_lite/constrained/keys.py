@@ -1,0 +1,259 @@
+"""The key switch: one cursor for all keys of an object that may come next.
+
+The sorted names are the trie of the declared keys.  Other keys are terminals that run beside the
+names and are cut off where a declared name is complete, so no product of automata is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from sglang_lite.constrained.cursors import Arc, Cursor, TerminalCursor, branches, narrow
+from sglang_lite.constrained.tables import Row, Scan
+from sglang_lite.constrained.trie import Place
+
+if TYPE_CHECKING:
+    from sglang_lite.constrained.frames import Frame
+    from sglang_lite.constrained.objects import ObjectPlan, Progress
+
+Cut = list[tuple["Place | None", tuple[int, ...]]]
+
+
+class Names(NamedTuple):
+    """A node of the trie of names: those of ``texts[low:high]``, which agree in ``depth`` bytes."""
+
+    texts: tuple[bytes, ...]
+    low: int
+    high: int
+    depth: int
+
+
+class Path(NamedTuple):
+    """The way of one name through the trie: ids that end within it, ids that end with it.
+
+    ``place`` is where longer tokens go on; ``whole`` says that the name was read to its end.
+    """
+
+    inner: tuple[int, ...]
+    last: tuple[int, ...]
+    place: Place | None
+    whole: bool
+
+
+def follow(place: Place, name: bytes, depth: int) -> Path:
+    """The way of ``name[depth:]`` below ``place``."""
+    inner: tuple[int, ...] = ()
+    here: Place | None = place
+    end = len(name) - 1
+    for index in range(depth, len(name)):
+        hop = here.get(name[index]) if here is not None else None
+        if hop is None:
+            break
+        if index == end:
+            return Path(inner, hop.tokens, hop.place, True)
+        inner += hop.tokens
+        here = hop.place
+    return Path(inner, (), None, False)
+
+
+class KeyCursor(Cursor):
+    """Within a key: the declared names that begin so, and the terminals of other keys.
+
+    ``text`` is the key so far where the object must remember it, else empty.
+    """
+
+    __slots__ = ("_arcs", "extras", "names", "plan", "progress", "text")
+
+    def __init__(
+        self,
+        plan: ObjectPlan,
+        progress: Progress,
+        names: Names,
+        extras: tuple[TerminalCursor | None, ...],
+        text: bytes,
+    ) -> None:
+        super().__init__()
+        self.plan, self.progress, self.names = plan, progress, names
+        self.extras, self.text = extras, text
+        self._arcs: dict[int, tuple[Arc, ...]] = {}
+
+    def alive(self) -> bool:
+        """True if some key begins so."""
+        names = self.names
+        if self.plan.any_allowed(self.progress, names.texts, names.low, names.high):
+            return True
+        return any(cursor is not None and _outlives(cursor, names) for cursor in self.extras)
+
+    def step(self, byte: int) -> tuple[Arc, ...]:
+        found = self._arcs.get(byte)
+        if found is None:
+            found = self._arcs[byte] = self._step(byte)
+        return found
+
+    def _step(self, byte: int) -> tuple[Arc, ...]:
+        plan, progress, names = self.plan, self.progress, self.names
+        extras = tuple([_advance(cursor, byte) for cursor in self.extras])
+        tracking = plan.tracks_names(progress) and any(extras)
+        text = self.text + bytes((byte,)) if tracking else b""
+        low, high = names.low, names.high
+        if low < high:
+            low, high = narrow(names.texts, low, high, names.depth, byte)
+        if low < high:
+            below = Names(names.texts, low, high, names.depth + 1)
+            if len(names.texts[low]) == below.depth:
+                index = plan.member(below)
+                if index >= 0 and plan.allowed(progress) >> index & 1:
+                    return ((None, plan.member_frames(progress, index)),)
+                return ()
+            cursor = plan.cursor(progress, below, extras, text)
+            return ((cursor, ()),) if cursor is not None else ()
+        if tracking:
+            return self._tracked_step(extras, text)
+        return tuple(
+            [
+                (cursor, plan.extra_frames(progress, index, None))
+                for index, cursor in enumerate(extras)
+                if cursor is not None
+            ]
+        )
+
+    def _tracked_step(
+        self, extras: tuple[TerminalCursor | None, ...], text: bytes
+    ) -> tuple[Arc, ...]:
+        plan, progress = self.plan, self.progress
+        ended = [i for i, cursor in enumerate(extras) if cursor is not None and cursor.nullable]
+        arcs: list[Arc] = [(None, plan.extra_frames(progress, i, text)) for i in ended]
+        if any(cursor is not None and cursor.first_bytes() for cursor in extras):
+            going = plan.cursor(progress, Names((), 0, 0, 0), extras, text)
+            if going is not None:
+                arcs.append((going, ()))
+        return tuple(arcs)
+
+    # -- tokens ----------------------------------------------------------------------------------
+
+    def _scan(self, place: Place) -> Scan:
+        tokens: list[int] = []
+        exits: list[tuple[tuple[Frame, ...], Place]] = []
+        self._scan_names(place, tokens, exits)
+        rows: list[Row] = []
+        for index, cursor in enumerate(self.extras):
+            if cursor is not None:
+                inside = self._scan_extra(place, cursor)
+                rows += inside.rows
+                tokens += inside.tokens
+                for _, after in inside.exits:
+                    exits += self._extra_exits(index, place, after)
+        return Scan(tuple(rows), tuple(tokens), tuple(exits))
+
+    def _scan_names(
+        self, place: Place, tokens: list[int], exits: list[tuple[tuple[Frame, ...], Place]]
+    ) -> None:
+        """The tokens that go along the allowed names."""
+        plan, progress = self.plan, self.progress
+        texts, low, high, depth = self.names
+        allowed, member_of = plan.allowed(progress), plan.member_of
+        known = plan.paths(place, depth)
+        for name in texts[low:high]:
+            index = member_of.get(name, -1)
+            if index < 0 or not allowed >> index & 1:
+                continue
+            path = known.get(name) or plan.path(place, name, depth)
+            tokens += path.inner
+            if path.whole:
+                tokens += path.last
+                if path.place is not None:
+                    exits.append((plan.member_frames(progress, index), path.place))
+
+    def _scan_extra(self, place: Place, cursor: TerminalCursor) -> Scan:
+        """The tokens of another key, less those that run into a declared name."""
+        plan, names = self.plan, self.names
+        key = (place, cursor, names.low, names.high, names.depth)
+        if names.texts is plan.names:
+            found = plan.extra_scans.get(key)
+            if found is not None:
+                return found
+        inside = cursor.scan(place)
+        cut = self._whole(place) if cursor.endless else self._cut(place, cursor)
+        if cut:
+            inside = plan.automaton.tables.without(inside, cut)
+        if names.texts is plan.names:
+            plan.extra_scans[key] = inside
+        return inside
+
+    def _whole(self, place: Place) -> Cut:
+        """Where tokens below ``place`` complete a declared name."""
+        texts, low, high, depth = self.names
+        paths = [self.plan.path(place, name, depth) for name in texts[low:high]]
+        return [(path.place, path.last) for path in paths if path.whole]
+
+    def _cut(self, place: Place, cursor: TerminalCursor) -> Cut:
+        """As :meth:`_whole`, and the prefixes from which only declared names are left.
+
+        For these (None, ids that end there).
+        """
+        texts = self.names.texts
+        cut: Cut = []
+        work: list[tuple[Place, TerminalCursor, Names]] = [(place, cursor, self.names)]
+        while work:
+            here, at, names = work.pop()
+            for byte, start, end in branches(texts, names.low, names.high, names.depth):
+                hop = here.get(byte)
+                following = _advance(at, byte)
+                if hop is None or following is None:
+                    continue
+                below = Names(texts, start, end, names.depth + 1)
+                if len(texts[start]) == below.depth:
+                    cut.append((hop.place, hop.tokens))
+                    continue
+                if not _outlives(following, below):
+                    cut.append((None, hop.tokens))
+                if hop.place is not None:
+                    work.append((hop.place, following, below))
+        return cut
+
+    def _extra_exits(
+        self, index: int, place: Place, after: Place
+    ) -> list[tuple[tuple[Frame, ...], Place]]:
+        """What follows another key; one exit for each name where names are remembered."""
+        plan, progress = self.plan, self.progress
+        if not plan.tracks_names(progress):
+            return [(plan.extra_frames(progress, index, None), after)]
+        trie = place.trie
+        by_name: dict[bytes, list[int]] = {}
+        for node in after.nodes:
+            by_name.setdefault(trie.text_below(place, int(node)), []).append(int(node))
+        exits = []
+        for name, nodes in by_name.items():
+            below = trie.place(np.array(nodes, np.int32))
+            if below is not None:
+                exits.append((plan.extra_frames(progress, index, self.text + name), below))
+        return exits
+
+
+def _advance(cursor: TerminalCursor | None, byte: int) -> TerminalCursor | None:
+    arcs = cursor.step(byte) if cursor is not None else ()
+    return arcs[0][0] if arcs else None  # type: ignore[return-value]
+
+
+def _outlives(cursor: TerminalCursor, names: Names) -> bool:
+    """True if a key that is none of ``names`` begins so: an automaton minus a finite set."""
+    if cursor.endless:
+        return True
+    work = [(cursor, names)]
+    while work:
+        at, below = work.pop()
+        if below.low == below.high:
+            return True
+        declared = {
+            byte: Names(below.texts, start, end, below.depth + 1)
+            for byte, start, end in branches(below.texts, below.low, below.high, below.depth)
+        }
+        if any(target >= 0 and byte not in declared for byte, target in enumerate(at.row)):
+            return True
+        for byte, deeper in declared.items():
+            following = _advance(at, byte)
+            if following is not None and len(below.texts[deeper.low]) > deeper.depth:
+                work.append((following, deeper))
+    return False
