@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,3 +165,18 @@ def test_embedded_json_keeps_its_property_order() -> None:
     assert matcher.accept_string('x{"b": 1, "a": [2]}y')
     assert matcher.is_completed()
     assert not GrammarMatcher(grammar).accept_string('x{"a"')
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text", "word"),
+    [
+        ("ebnf", 'root ::= ([a-c]* "x"?)+ "."', "abxc."),
+        ("lark", "start: /'.*?'/ start | \"x\"", "'a'x"),
+        ("lark", 'start: %regex {"substring_words": "a b c"} "!"', "b c!"),
+    ],
+)
+def test_compiled_grammars_pickle(syntax: Any, text: str, word: str) -> None:
+    grammar = pickle.loads(pickle.dumps(COMPILERS["byte_level"].compile_grammar(text, syntax)))
+    matcher = GrammarMatcher(grammar)
+    assert matcher.accept_string(word)
+    assert matcher.is_completed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 import re
 from typing import Any
 
@@ -354,3 +355,11 @@ def test_many_tools_in_one_tag() -> None:
     assert matcher.is_completed()
     matcher.reset()
     assert not matcher.accept_string('<function=tool_127>{"p0_126": "x"')
+
+
+def test_structural_tags_pickle() -> None:
+    spec = {"type": "structural_tag", "format": tag("<t>", triggered(excludes=["!"]), "</t>")}
+    grammar = pickle.loads(pickle.dumps(COMPILERS["byte_level"].compile_structural_tag(spec)))
+    matcher = GrammarMatcher(grammar)
+    assert matcher.accept_string("<t>a<fa>1</f>b</t>")
+    assert matcher.is_completed()
