@@ -29,6 +29,9 @@ class Facts(NamedTuple):
     look: bool
 
 
+ONE_CHARACTER = Facts(least=1, farthest=1, size=1, nullable=False, look=False)
+
+
 class Chars:
     """One character out of ``members``."""
 
@@ -36,7 +39,7 @@ class Chars:
 
     def __init__(self, members: CharSet) -> None:
         self.members = members
-        self.facts: Facts = Facts(least=1, farthest=1, size=1, nullable=False, look=False)
+        self.facts: Facts = ONE_CHARACTER
 
 
 class Seq:
@@ -46,14 +49,16 @@ class Seq:
 
     def __init__(self, items: tuple[Node, ...]) -> None:
         self.items = items
-        parts = [item.facts for item in items]
-        self.facts: Facts = Facts(
-            sum(f.least for f in parts),
-            sum(f.farthest for f in parts),
-            sum(f.size for f in parts),
-            all(f.nullable for f in parts),
-            any(f.look for f in parts),
-        )
+        least = farthest = size = 0
+        nullable, look = True, False
+        for item in items:
+            facts = item.facts
+            least += facts.least
+            farthest += facts.farthest
+            size += facts.size
+            nullable &= facts.nullable
+            look |= facts.look
+        self.facts: Facts = Facts(least, farthest, size, nullable, look)
 
 
 class Alt:
@@ -138,20 +143,20 @@ def seq(items: Iterable[Node]) -> Node:
     flat: list[Node] = []
     for item in items:
         for part in item.items if isinstance(item, Seq) else (item,):
-            joined = _joined(flat[-1], part) if flat else None
+            joined = None
+            if flat and (isinstance(part, Repeat) or isinstance(flat[-1], Repeat)):
+                joined = _joined(flat[-1], part)
             if joined is None:
                 flat.append(part)
             else:
                 flat[-1] = joined
-    if any(item is NEVER for item in flat):
+    if NEVER in flat:
         return NEVER
     return flat[0] if len(flat) == 1 else Seq(tuple(flat)) if flat else EMPTY
 
 
 def _joined(left: Node, right: Node) -> Node | None:
     """One repeat in place of two of the same character set, None if they are not that."""
-    if not (isinstance(left, Repeat) or isinstance(right, Repeat)):
-        return None
     (one, low, high), (other, more_low, more_high) = _as_repeat(left), _as_repeat(right)
     if not isinstance(one, Chars) or not isinstance(other, Chars) or one.members != other.members:
         return None

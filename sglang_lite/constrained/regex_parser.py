@@ -7,6 +7,8 @@ things stood.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from sglang_lite.constrained import regex_ast as ast
 from sglang_lite.constrained import regex_sets as sets
 from sglang_lite.constrained.charset import ANYTHING, CharSet, single
@@ -17,6 +19,7 @@ from sglang_lite.errors import GrammarTooComplex
 MAX_PATTERN = 200_000
 MAX_DEPTH = 100
 MAX_COUNT = 10_000_000
+_QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _ANCHORS = ("^", "$", "\\A", "\\Z", "\\z", "\\b", "\\B")
 
 
@@ -62,14 +65,18 @@ class _Parser(Scanner):
 
     def sequence(self) -> Node:
         items: list[Node] = []
+        pattern = self.pattern
         while True:
             self.skip_blanks()
-            if self.at >= len(self.pattern) or self.pattern[self.at] in "|)":
-                return ast.seq(items)
             start = self.at
+            if start >= len(pattern) or pattern[start] in "|)":
+                return ast.seq(items)
             atom = self.atom()
-            if atom is not None:
-                items.append(self.quantified(atom, start))
+            if atom is None:
+                continue
+            if self.at < len(pattern) and (pattern[self.at] in "*+?{" or "x" in self.flags):
+                atom = self.quantified(atom, start)
+            items.append(atom)
 
     def quantified(self, atom: Node, start: int) -> Node:
         self.skip_blanks()
@@ -90,10 +97,12 @@ class _Parser(Scanner):
         return ast.repeat(atom, minimum, maximum)
 
     def quantifier(self) -> tuple[int, int | None] | None:
-        for sign, counts in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
-            if self.take(sign):
-                return counts
-        return self.braces() if self.peek("{") else None
+        sign = self.pattern[self.at : self.at + 1]
+        if sign == "{":
+            return self.braces()
+        counts = _QUANTIFIERS.get(sign)
+        self.at += counts is not None
+        return counts
 
     def braces(self) -> tuple[int, int | None] | None:
         """``{m}``, ``{m,}``, ``{,n}`` or ``{m,n}``; None where the brace is a literal."""
@@ -169,7 +178,7 @@ class _Parser(Scanner):
     def members(self, members: CharSet) -> Node:
         if "i" in self.flags:
             members = sets.ignore_case(members, "a" in self.flags)
-        return ast.chars(members)
+        return _chars(members)
 
     def escape(self, start: int) -> Node:
         c = self.next("an escape")
@@ -297,6 +306,12 @@ class _Parser(Scanner):
         self.at = end + 1
         flags = self.flags | set(on)
         return (flags - {"a"} if "u" in on else flags) - set(off)
+
+
+@lru_cache(maxsize=8192)
+def _chars(members: CharSet) -> Node:
+    """One node for each set: nodes do not change."""
+    return ast.chars(members)
 
 
 def _look(item: Node, ahead: bool, negative: bool) -> Node:

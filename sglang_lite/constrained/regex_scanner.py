@@ -52,7 +52,9 @@ class Scanner:
 
     def skip_blanks(self) -> None:
         """Blanks and comments, under ``(?x)``."""
-        while self.at < len(self.pattern) and "x" in self.flags:
+        if "x" not in self.flags:
+            return
+        while self.at < len(self.pattern):
             if self.pattern[self.at] in _BLANKS:
                 self.at += 1
             elif self.pattern[self.at] == "#":
