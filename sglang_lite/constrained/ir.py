@@ -446,6 +446,12 @@ def repeat_kinds(
         if maximum < max(minimum, 0):
             return NEVER
         head = head[:maximum]
+    for place, kind in enumerate(kinds):
+        slots = sum(not isinstance(row[place], Never) for row in head)
+        if isinstance(kind.item, Never) and kind.minimum > slots:
+            return NEVER
+    if maximum is not None and sum(max(kind.minimum, 0) for kind in kinds) > maximum:
+        return NEVER
     plain = all(kind.minimum <= 0 and kind.maximum is None for kind in kinds)
     if maximum == 0:
         return EMPTY if all(kind.minimum <= 0 for kind in kinds) else NEVER
