@@ -13,15 +13,17 @@ accept; an *exit* is a place where the automaton has accepted.  Three ways to fi
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sglang_lite.constrained.ir import ByteDFA
-from sglang_lite.constrained.levels import DEAD, Flags, Levels, levels_of
-from sglang_lite.constrained.tables import Row, Scan
-from sglang_lite.constrained.trie import Int32, Place, ranges
+from sglang_lite.constrained.ir import Bound, ByteDFA
+from sglang_lite.constrained.levels import DEAD, ByteTrie, ClassTrie, Flags, Levels
+from sglang_lite.constrained.profiles import Profile, Reach
+from sglang_lite.constrained.tables import Scan
+from sglang_lite.constrained.trie import Int32, Place, distinct, ranges
 
 if TYPE_CHECKING:
     from sglang_lite.constrained.counted import Measure
@@ -30,19 +32,14 @@ if TYPE_CHECKING:
 SPLIT = -2
 """In the class table: the automaton tells the bytes of this class apart."""
 
+MANY_SPLIT = 2000
+"""With more nodes below split classes than this the byte trie is swept as a whole."""
+
 FEW_BYTES = 6
 FEW_NODES = 120
 """The walk node by node begins where at most so many bytes go on, and gives up after so many."""
 
 NONE = np.zeros(0, np.int32)
-
-
-class Reach(NamedTuple):
-    """Insides as rows and ids, and the byte trie's nodes at which the automaton accepts."""
-
-    rows: tuple[Row, ...]
-    tokens: tuple[int, ...]
-    exits: Int32
 
 
 class TerminalTable:
@@ -52,9 +49,12 @@ class TerminalTable:
         self.tables = tables
         self.dfa = dfa
         self._lock = threading.Lock()
+        self._longest = len(tables.trie.bounds)  # no token has so many bytes
         self._scans: dict[tuple[Place, int], Scan] = {}
         self._reaches: dict[tuple[Place, int], Reach] = {}
         self._measures: dict[tuple[Place, int, int], Measure] = {}
+        self._loop: TerminalTable | None = None
+        self._profiles: dict[int, Profile] = {}
         self._endings: dict[int, tuple[Levels, Int32]] = {}
         # Two more rows than states, so that the targets of -1 and -2 are -1.
         self._targets = np.full((10, 256), DEAD, np.int32)
@@ -82,23 +82,31 @@ class TerminalTable:
             found = self._measures.setdefault(key, Measure(self, place, state, close))
         return found
 
+    def loop(self) -> TerminalTable:
+        """The table of any number of texts of this automaton, one after another."""
+        if self._loop is None:
+            from sglang_lite.constrained.counted import LoopDFA
+
+            self._loop = TerminalTable(self.tables, LoopDFA(self.dfa))
+        return self._loop
+
     def _scan(self, place: Place, state: int) -> Scan:
         rows, tokens, exits = self.reach(place, state)
         if not len(exits):
             return Scan(rows, tokens, ())
         trie = self.tables.trie
         more_rows, more_tokens = self.tables.compact(trie.tokens_at(exits))
-        after = trie.place(np.unique(exits))
+        after = trie.place(distinct(exits))
         return Scan(rows + more_rows, tokens + more_tokens, (((), after),) if after else ())
 
     # -- reach -----------------------------------------------------------------------------------
 
     def reach(self, place: Place, state: int) -> Reach:
         """Insides and exits of the tokens below ``place`` read from ``state``; memoised."""
-        key = (place, state)
+        key = (place, self.dfa.near(state, self._longest))
         found = self._reaches.get(key)
         if found is None:
-            found = self._reaches.setdefault(key, self._reach(place, state))
+            found = self._reaches.setdefault(key, self._reach(*key))
         return found
 
     def _reach(self, place: Place, state: int) -> Reach:
@@ -113,6 +121,9 @@ class TerminalTable:
             like = self.dfa.like(state)
             if like is not None:
                 return self._like(state, self.tables.terminal(like[0]), like[1])
+            bound = self.dfa.bound(state)
+            if bound is not None:
+                return self._bounded(bound)
             return self._sweep(state)
         nodes = np.asarray(place.nodes, np.int32)
         return self._frontier(nodes, np.full(len(nodes), state, np.int32))
@@ -158,44 +169,40 @@ class TerminalTable:
     def _sweep(self, state: int) -> Reach:
         """From the root over the class trie."""
         classes = self.tables.classes
-        states = np.full(classes.count + 1, DEAD, np.int32)
-        states[0] = state
-        classes.levels.sweep(states[:-1], self._class_step)
+        states = self.swept(classes, state)
         split = np.flatnonzero(states == SPLIT).astype(np.int32)
-        states[0] = DEAD
-        accepts = self._accepts[states] & (states >= 0)
-        inside = (states >= 0) & ~accepts
-        rows: tuple[Row, ...] = (self.tables.pack_flags(inside[classes.node_of_id]),)
-        exits = classes.members(np.flatnonzero(accepts).astype(np.int32))[0]
-        tokens: tuple[int, ...] = ()
-        if len(split):
-            below = self._below_split(split, states, state)
-            rows, tokens, exits = (
-                rows + below.rows,
-                below.tokens,
-                np.concatenate([exits, below.exits]),
-            )
-        return Reach(rows, tokens, exits)
-
-    def _below_split(self, split: Int32, states: Int32, root: int) -> Reach:
-        """The byte trie below the class nodes ``split``, whose parents' states are known."""
-        trie, classes = self.tables.trie, self.tables.classes
-        parents = classes.levels.parent[split]
-        before = np.where(parents == 0, root, states[parents]).astype(np.int32)
+        if not len(split):
+            return self._gather(classes, states)
         nodes, index = classes.members(split)
-        reached, done = self.targets(before[index], trie.byte[nodes])
+        if len(nodes) > MANY_SPLIT:
+            return self._gather(self.tables.bytes, self.swept(self.tables.bytes, state))
+        before = states[classes.levels.parent[split]]
+        reached, done = self.targets(before[index], self.tables.trie.byte[nodes])
         live = reached >= 0
         nodes, reached, done = nodes[live], reached[live], done[live]
-        if len(nodes) > FEW_NODES:
-            full = np.full(len(trie.byte), DEAD, np.int32)
-            full[nodes] = reached
-            levels_of(trie).sweep(full, self._step, seeded=True)
-            accepts = self._accepts[full] & (full >= 0)
-            inside = np.flatnonzero((full >= 0) & ~accepts).astype(np.int32)
-            return self._reached(inside, np.flatnonzero(accepts).astype(np.int32))
-        rows, tokens, exits = self._frontier(nodes, reached)
-        own = self.tables.compact(trie.tokens_at(nodes[~done]))
-        return Reach(rows + own[0], tokens + own[1], np.concatenate([exits, nodes[done]]))
+        above, below = self._gather(classes, states), self._frontier(nodes, reached)
+        own = self._reached(nodes[~done], nodes[done])
+        return Reach(
+            above.rows + below.rows + own.rows,
+            above.tokens + below.tokens + own.tokens,
+            np.concatenate([above.exits, below.exits, own.exits]),
+        )
+
+    def swept(self, trie: ClassTrie | ByteTrie, state: int) -> Int32:
+        """The state at each node of ``trie`` on the way from ``state`` at the root."""
+        states = np.full(trie.count, DEAD, np.int32)
+        states[0] = state
+        step = self._class_step if isinstance(trie, ClassTrie) else self._step
+        trie.levels.sweep(states, step)
+        return states
+
+    def _gather(self, trie: ClassTrie | ByteTrie, states: Int32) -> Reach:
+        accepts = self._accepts[states] & (states >= 0)
+        inside = np.append((states >= 0) & ~accepts, False)
+        # The root is where tokens begin; none ends there.
+        accepts[0] = inside[0] = False
+        row = self.tables.pack_flags(inside[trie.node_of_id])
+        return Reach((row,), (), trie.members(np.flatnonzero(accepts).astype(np.int32))[0])
 
     def _like(self, state: int, plain: TerminalTable, body: int) -> Reach:
         """The insides of the plain string; of its exits, those that this automaton accepts."""
@@ -206,6 +213,19 @@ class TerminalTable:
         levels.sweep(states, self._step)
         accepts = self._accepts[states] & (states >= 0)
         return Reach(rows, tokens, nodes[accepts])
+
+    def _bounded(self, bound: Bound) -> Reach:
+        """As the automaton without the bound, less what is too long or too short."""
+        profile = self.tables.terminal(bound.dfa).profile(bound.state, bound.boundary)
+        fits = np.array([bound.fits(*pair) for pair in profile.pairs], np.bool_)
+        return profile.reach(fits)
+
+    def profile(self, state: int, boundary: Callable[[int], bool]) -> Profile:
+        """State and characters of every node from the root; memoised."""
+        found = self._profiles.get(state)
+        if found is None:
+            found = self._profiles.setdefault(state, Profile(self, state, boundary))
+        return found
 
     def endings(self, state: int) -> tuple[Levels, Int32]:
         """The part of the trie that leads from the root, read from ``state``, to an exit.
@@ -219,7 +239,7 @@ class TerminalTable:
             nodes = self.reach(trie.root, state).exits
             while len(nodes):
                 marked[nodes] = True
-                nodes = np.unique(trie.parent[nodes])
+                nodes = distinct(trie.parent[nodes])
                 nodes = nodes[~marked[nodes]]
             marked[0] = True
             kept = np.flatnonzero(marked).astype(np.int32)
@@ -229,6 +249,10 @@ class TerminalTable:
             levels = Levels(bounds[: depth + 1], parent, trie.byte[kept])
             found = self._endings.setdefault(state, (levels, kept))
         return found
+
+    def accepting(self, states: Int32) -> Flags:
+        """Which of ``states`` (-1 = none) accept."""
+        return self._accepts[states] & (states >= 0)
 
     # -- the automaton as arrays -----------------------------------------------------------------
 
@@ -263,7 +287,7 @@ class TerminalTable:
         known = self._known[states]
         if known.all():
             return
-        found = np.unique(states[~known])
+        found = distinct(states[~known])
         for state in found.tolist():
             row = self.dfa.row(state)
             # Makes room for the targets first, so that a state in an array has a row in them.

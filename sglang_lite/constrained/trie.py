@@ -214,6 +214,14 @@ class Place:
             self._hops.setdefault(byte, hops.get(byte))
 
 
+def distinct(values: Int32) -> Int32:
+    """``values`` sorted, each once; numpy's own ``unique`` hashes, ten times slower here."""
+    values = np.sort(values)
+    kept = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=kept[1:])
+    return values[kept]
+
+
 def ranges(start: Int32, count: Int32) -> Int32:
     """The concatenation of ``arange(start[i], start[i] + count[i])``."""
     ends = np.cumsum(count)
