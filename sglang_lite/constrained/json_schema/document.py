@@ -92,7 +92,7 @@ class Document:
         if len(text) > MAX_BYTES:
             raise GrammarTooComplex(f"JSON Schema of {len(text)} characters; at most {MAX_BYTES}")
         try:
-            root = json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
+            root = _DECODER.decode(text)
         except RecursionError:
             raise GrammarTooComplex("JSON Schema nested too deeply to be read") from None
         except ValueError as error:
@@ -113,15 +113,8 @@ class Document:
             self.root.resource = self._resources[""] = Resource("", self.root, root)
         self._resources.setdefault("", self.root.resource)
 
-    def child(self, parent: Node, *tokens: str) -> Node:
-        """The schema that lies ``tokens`` below ``parent``; raises if it is not a schema."""
-        schema = parent.schema
-        for token in tokens:
-            schema = schema[int(token)] if isinstance(schema, list) else schema[token]
-        return self.below(parent, schema, tokens)
-
     def below(self, parent: Node, schema: Any, tokens: tuple[str, ...]) -> Node:
-        """As :meth:`child`, where the caller has the schema at hand."""
+        """The node of ``schema``, which stands ``tokens`` below ``parent``."""
         node = self._nodes.get(id(schema))
         if node is not None and isinstance(schema, dict):
             return node
@@ -291,6 +284,9 @@ def _is_unicode(root: Any) -> bool:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant)
 
 
 def _join(base: str, address: str) -> str:

@@ -30,6 +30,7 @@ MAX_STEPS = 40_000
 """How many pairs of records may be intersected to subtract one schema from another."""
 MAX_EXPANSIONS = 100_000
 """How many terms and conjunctions one schema may expand to."""
+_IN_PLACE = frozenset((*APPLICATORS, "unevaluatedItems", "unevaluatedProperties"))
 
 
 class SelfReference(InvalidSchema):
@@ -139,8 +140,10 @@ class Normaliser:
             return R.EVERYTHING if schema else R.NOTHING
         if "$ref" in schema and self.document.draft <= 7:
             return reference(self, term, "$ref", schema["$ref"], tracking, R.EVERYTHING)
-        tracking = tracking or "unevaluatedProperties" in schema or "unevaluatedItems" in schema
         result = self.reader.read(node, term.scope)
+        if schema.keys().isdisjoint(_IN_PLACE):
+            return result
+        tracking = tracking or "unevaluatedProperties" in schema or "unevaluatedItems" in schema
         for keyword, apply in APPLICATORS.items():
             if keyword in schema:
                 result = apply(self, term, keyword, schema[keyword], tracking, result)

@@ -17,6 +17,7 @@ from sglang_lite.errors import GrammarTooComplex, InvalidSchema
 if TYPE_CHECKING:
     from sglang_lite.constrained.json_schema.normalise import Normaliser
 
+_FREE = frozenset(map(id, R.DEFAULTS.values()))
 MAX_NESTING = 12
 """How deep a contradiction is looked for."""
 
@@ -52,18 +53,19 @@ def satisfiable(to: Normaliser, schema: R.Conj, depth: int = 0) -> bool:
         # The schema is being expanded right now, or is wrong, which its lowering will report.
         del to.satisfiable[schema]
         return True
-    result = any(
-        satisfiable_record(to, record, depth + 1)
-        for records in found.values()
-        for record in records
-    )
-    to.satisfiable[schema] = result
-    return result
+    for records in found.values():
+        for record in records:
+            if satisfiable_record(to, record, depth + 1):
+                return True
+    to.satisfiable[schema] = False
+    return False
 
 
 def satisfiable_record(to: Normaliser, record: R.Record, depth: int = 0) -> bool:
     """False if no value satisfies the record."""
-    if not isinstance(record, (R.Null, R.Boolean)) and record.values is not None:
+    if isinstance(record, (R.Null, R.Boolean)) or id(record) in _FREE:
+        return True
+    if record.values is not None:
         return any(_member(to, value, record) for value in record.values)
     if isinstance(record, R.Object):
         return _object(to, record, depth)
@@ -73,9 +75,7 @@ def satisfiable_record(to: Normaliser, record: R.Record, depth: int = 0) -> bool
         if record.max_length is not None and record.max_length < record.min_length:
             return False
         return not string_is_empty(record)
-    if isinstance(record, R.Number):
-        return _number(record)
-    return True
+    return _number(record)
 
 
 def _number(record: R.Number) -> bool:

@@ -1,0 +1,64 @@
+"""Schemas through the whole engine: masks equal byte steps, nothing is a dead end."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from sglang_lite.constrained import ir
+from sglang_lite.constrained.compiler import GrammarCompiler
+from sglang_lite.constraint import JsonSchema
+from tests.constrained.core_reference import assert_exact
+from tests.constrained.core_vocabularies import byte_level
+from tests.constrained.schemas import language
+
+TAGGED = {
+    "oneOf": [
+        {"properties": {"k": {"const": name}, "v": {"type": kind}}, "required": ["k", "v"]}
+        for name, kind in (("a", "integer"), ("b", "string"), ("c", "null"))
+    ],
+    "type": "object",
+}
+SCHEMAS = [
+    TAGGED,
+    {"type": ["array", "null"], "contains": False},
+    {"type": "array", "contains": {"type": "integer"}, "maxContains": 1, "maxItems": 3},
+    {"type": "array", "items": {"enum": ["a", "b", 1]}, "uniqueItems": True, "minItems": 2},
+    {"type": "object", "dependentRequired": {"a": ["b"]}, "minProperties": 2},
+    {
+        "type": "object",
+        "patternProperties": {"^a": {"type": "null"}},
+        "additionalProperties": False,
+    },
+    {"type": "object", "not": {"required": ["a", "b"]}, "properties": {"a": {}, "b": {}}},
+    {"properties": {"next": {"$ref": "#"}}, "required": ["next"], "type": ["object", "null"]},
+    {"type": "string", "minLength": 1, "maxLength": 3, "pattern": "a"},
+    {"type": "number", "minimum": -1, "maximum": 12, "multipleOf": 0.5},
+    {"if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["b"]}, "type": "object"},
+]
+
+
+@pytest.mark.parametrize("order", ["schema", "any"])
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_masks_equal_byte_steps(schema, order):
+    constraint = JsonSchema.of(schema, property_order=order, max_whitespace=1)
+    compiled = GrammarCompiler(byte_level()).compile(constraint)
+    assert assert_exact(compiled, seed=3, texts=4, length=10) > 3
+
+
+def test_a_repeat_that_cannot_be_filled_is_empty():
+    item = ir.literal("x")
+    assert ir.repeat_kinds([ir.Kind(ir.NEVER, 1), ir.Kind(item)]) is ir.NEVER
+    assert ir.repeat_kinds([ir.Kind(ir.NEVER, 2), ir.Kind(item)], head=[(item, item)]) is ir.NEVER
+    assert ir.repeat_kinds([ir.Kind(item, 2), ir.Kind(item, 2)], maximum=3) is ir.NEVER
+    assert (
+        ir.repeat_kinds([ir.Kind(ir.NEVER, 1), ir.Kind(item)], head=[(item, item)]) is not ir.NEVER
+    )
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_languages_pickle(schema):
+    found = language(schema)
+    again = pickle.loads(pickle.dumps(found))
+    assert again.rules.keys() == found.rules.keys()
