@@ -28,6 +28,7 @@ _HOMES = {
     "sglang_lite.lang.backends.registry": "set_default_backend",
     "sglang_lite.lang.backends.base": "Backend",
     "sglang_lite.lang.backends.endpoint": "RuntimeEndpoint",
+    "sglang_lite.lang.backends.openai": "OpenAI",
     "sglang_lite.lang.backends.mock": "Mock",
     "sglang_lite.runtime.engine": "Engine",
     "sglang_lite.runtime.default_model": "default_model_path",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lite.constraint import Constraint
 from sglang_lite.errors import BackendError
+from sglang_lite.lang.backends.lowering import check_answer
 from sglang_lite.lang.choices import logprobs_of, mean, softmax
 from sglang_lite.lang.events import TextEvent, UsageEvent, VariableDelta, VariableEnd
 from sglang_lite.lang.nodes import Gen, LogprobOptions, Select
@@ -47,6 +48,9 @@ async def run_gen(executor: Executor, node: Gen, variables: tuple[Variable, ...]
             raise BackendError(f"backend {run.backend.name} ended a stream without a finish reason")
         if sample.finish_reason.type == "abort":
             raise BackendError(f"the request was aborted: {sample.finish_reason.message}")
+        whole = sample.finish_reason.type == "stop" and not (params.stop or params.stop_regex)
+        if whole and not run.backend.obeys_constraints:
+            check_answer(params.constraint, sample.text)
         _warn_if_cut(executor, node, sample, params)
         run.count(sample.usage)
     first = samples[0]
@@ -176,6 +180,10 @@ async def run_select(executor: Executor, node: Select, variable: Variable) -> No
         _decide(executor, node, variable, node.choices[0], {}, [0.0])
         return
     prompt = await executor.transcript.prompt(run.backend, node.name)
+    written = await run.backend.choose(prompt, node.choices)
+    if written is not None:
+        _decide(executor, node, variable, written, {}, [])
+        return
     scored = await run.backend.score(
         prompt,
         node.choices,

@@ -24,8 +24,14 @@ def live():
         yield live
 
 
-@pytest.fixture(params=["mock", "engine", "endpoint", "endpoint-text"])
+def openai(live, **options):
+    return sgl.OpenAI("toy", base_url=f"{live.url}/v1", api_key="none", **options)
+
+
+@pytest.fixture(params=["mock", "engine", "endpoint", "endpoint-text", "openai"])
 def backend(request):
+    if request.param == "openai":
+        return openai(request.getfixturevalue("live"), is_chat_model=False)
     if request.param == "mock":
         return sgl.Mock(lambda prompt, params: "some words" * 20)
     if request.param == "engine":
@@ -111,7 +117,7 @@ def test_a_conversation_with_forks(backend):
 def test_flush_and_info(backend):
     sgl.set_default_backend(backend)
     try:
-        assert sgl.flush_cache() is True
+        assert sgl.flush_cache() is (type(backend).__name__ != "OpenAI")
         assert isinstance(sgl.get_server_info(), dict)
     finally:
         sgl.set_default_backend(None)
@@ -119,7 +125,42 @@ def test_flush_and_info(backend):
     assert sgl.get_server_info() is None
 
 
-REMOTE = ["engine", "endpoint"]
+REMOTE = ["engine", "endpoint", "openai"]
+
+
+def test_a_chat_model_over_openais_api(live):
+    @sgl.function
+    def program(s):
+        s += sgl.system("sys") + sgl.user("q")
+        s += sgl.assistant("Begun: " + sgl.gen("x", max_tokens=5))
+        s += sgl.user("more")
+        s += sgl.assistant(sgl.gen("y", type=int, ge=1, le=5))
+        s += sgl.user("which")
+        s += sgl.assistant(sgl.select("z", ["red", "blue"]))
+
+    state = program.run(backend=openai(live), seed=3)
+    assert 1 <= state["y"] <= 5
+    assert state["z"] in ("red", "blue")
+    assert state.usage("x").completion_tokens <= 5
+    in_process = program.run(backend=live.engine, seed=3)
+    assert state["x"] == in_process["x"]
+    assert [m["role"] for m in state.messages()] == [m["role"] for m in in_process.messages()]
+
+
+def test_a_chat_model_refuses_what_its_api_cannot_do(live):
+    plain = openai(live, dialect="openai")
+    refused = [
+        "p" + sgl.gen("x"),
+        sgl.assistant("begun" + sgl.gen("x")),
+        sgl.assistant(sgl.gen("x", top_k=3)),
+        sgl.assistant(sgl.gen("x", regex="a+")),
+        sgl.assistant(sgl.gen("x", stop=list("abcde"))),
+        sgl.assistant(sgl.gen("x", return_logprob=True)),
+    ]
+    for expression in refused:
+        with pytest.raises(sgl.ProgramError) as caught:
+            run(plain, sgl.user("q") + expression)
+        assert isinstance(caught.value.__cause__, sgl.NotSupported)
 
 
 @pytest.mark.parametrize("backend", REMOTE, indirect=True)

@@ -19,6 +19,17 @@ from sglang_lite.lang.transcript import Piece, Prompt
 from sglang_lite.outputs import RequestOutput
 from sglang_lite.sampling_params import SamplingParams
 
+
+def common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """Length of the common beginning."""
+    length = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        length += 1
+    return length
+
+
 log = logging.getLogger("sglang_lite")
 
 
@@ -42,6 +53,9 @@ class Backend(ABC):
     """Everything the interpreter calls; all coroutines run on the background loop."""
 
     name: str = "backend"
+    obeys_constraints: bool = True
+    """False for servers that may ignore a constraint: their answers are checked."""
+
     chat_template: ChatTemplate | None = None
 
     async def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...] | None:
@@ -80,6 +94,10 @@ class Backend(ABC):
     ) -> ChoiceScores:
         """Log probabilities of ``choice + suffix`` after the prompt, for every choice."""
         raise NotSupported(f"select is not supported by backend {self.name}")
+
+    async def choose(self, prompt: Prompt, choices: Sequence[str]) -> str | None:
+        """A choice made without scores, for backends that have none; None: use :meth:`score`."""
+        return None
 
     async def flush_cache(self) -> bool:
         """Forget cached prefixes; False where that is not possible now."""

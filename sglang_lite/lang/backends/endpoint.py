@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_lite.errors import BackendError, NotSupported
-from sglang_lite.lang.backends.base import Backend, ChoiceScores
+from sglang_lite.lang.backends.base import Backend, ChoiceScores, common_prefix
 from sglang_lite.lang.backends.http import HttpClient
 from sglang_lite.lang.backends.lowering import sglang_params
 from sglang_lite.lang.chat_template import ChatTemplate, chatml, jinja
@@ -34,6 +34,7 @@ class RuntimeEndpoint(Backend):
     """
 
     name = "endpoint"
+    obeys_constraints = False
 
     def __init__(
         self,
@@ -138,13 +139,13 @@ class RuntimeEndpoint(Backend):
                 [*prompt.input_ids[: prompt.sealed], *await self._tail(prompt, choice + suffix)]
                 for choice in choices
             ]
-            common = min(_common(row, prompt.input_ids) for row in rows)
+            common = min(common_prefix(row, prompt.input_ids) for row in rows)
             scored = await self._logprobs({"input_ids": rows}, common)
         else:
             texts = ["".join(piece.text for piece in row) for row in pieces]
             whole = await self._logprobs({"text": [prompt.text, *texts]}, 0)
             ids = [[entry[1] for entry in row] for row in whole]
-            common = min(_common(row, ids[0]) for row in ids[1:])
+            common = min(common_prefix(row, ids[0]) for row in ids[1:])
             scored = [row[common:] for row in whole[1:]]
         alone = None
         if unconditional:
@@ -221,15 +222,6 @@ def _reason(reason: dict[str, Any]) -> FinishReason:
 
 def _logprobs(entries: Sequence[Any]) -> Logprobs | None:
     return Logprobs([(entry[0], entry[1]) for entry in entries]) if entries else None
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    length = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        length += 1
-    return length
 
 
 def _chat_template(name: str | None, info: dict[str, Any]) -> ChatTemplate | None:

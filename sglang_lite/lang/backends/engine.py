@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from sglang_lite.errors import EngineError
-from sglang_lite.lang.backends.base import Backend, ChoiceScores
+from sglang_lite.lang.backends.base import Backend, ChoiceScores, common_prefix
 from sglang_lite.lang.chat_template import ChatTemplate
 from sglang_lite.lang.nodes import LogprobOptions
 from sglang_lite.lang.transcript import Piece, Prompt, any_of, runs
@@ -101,7 +101,7 @@ class EngineBackend(Backend):
             sealed + await self.encode([*prompt.tail, Piece(choice + suffix)], start=starts)
             for choice in choices
         ]
-        common = min(_common(row, prompt.input_ids or ()) for row in rows)
+        common = min(common_prefix(row, prompt.input_ids or ()) for row in rows)
         scored = await asyncio.gather(*(self._logprobs(row, common) for row in rows))
         alone = None
         if unconditional:
@@ -140,13 +140,3 @@ class EngineBackend(Backend):
     async def server_info(self) -> dict[str, Any]:
         """The engine's statistics."""
         return dict(self.engine.stats())
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    length = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        length += 1
-    return length

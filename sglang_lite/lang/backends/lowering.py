@@ -6,12 +6,15 @@ server that does not know a field ignores it.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from typing import Any
 
+import regex
+
 from sglang_lite.constraint import Choice, Constraint, Grammar, JsonSchema, Regex
-from sglang_lite.errors import NotSupported
+from sglang_lite.errors import BackendError, NotSupported
 from sglang_lite.sampling_params import SamplingParams
 
 
@@ -70,3 +73,111 @@ def _close(schema: Any) -> None:
         for key, value in schema.items():
             if key not in ("enum", "const", "default", "examples"):
                 _close(value)
+
+
+_OPENAI_FIELDS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "n": "n",
+    "stop": "stop",
+    "seed": "seed",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "logit_bias": "logit_bias",
+}
+_EXTENDED_FIELDS = {
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "min_new_tokens": "min_tokens",
+    "stop_token_ids": "stop_token_ids",
+    "ignore_eos": "ignore_eos",
+    "skip_special_tokens": "skip_special_tokens",
+    "spaces_between_special_tokens": "spaces_between_special_tokens",
+}
+_SGLANG_FIELDS = {"stop_regex": "stop_regex", "no_stop_trim": "no_stop_trim"}
+
+
+def openai_params(params: SamplingParams, dialect: str, *, chat: bool) -> dict[str, Any]:
+    """The fields of a chat or text completion for ``dialect`` (openai, vllm, sglang)."""
+    names = dict(_OPENAI_FIELDS)
+    if dialect != "openai":
+        names |= _EXTENDED_FIELDS
+    if dialect == "sglang":
+        names |= _SGLANG_FIELDS
+    defaults = SamplingParams()
+    fields: dict[str, Any] = {"temperature": params.temperature}
+    if params.max_new_tokens is not None:
+        newest = chat and dialect == "openai"
+        name = "max_completion_tokens" if newest else "max_tokens"
+        fields[name] = params.max_new_tokens
+    for name in vars(defaults):
+        value = getattr(params, name)
+        if name in ("constraint", "max_new_tokens") or value == getattr(defaults, name):
+            continue
+        if name not in names:
+            raise NotSupported(f"{name} is not supported by a server of dialect {dialect!r}")
+        fields[names[name]] = list(value) if isinstance(value, tuple) else value
+    if "logit_bias" in fields:
+        fields["logit_bias"] = {str(token): bias for token, bias in params.logit_bias}
+    if dialect == "openai" and len(params.stop) > 4:
+        raise NotSupported("OpenAI takes at most 4 stop texts")
+    return {**fields, **_openai_constraint(params.constraint, dialect, chat)}
+
+
+def _openai_constraint(constraint: Constraint | None, dialect: str, chat: bool) -> dict[str, Any]:
+    if constraint is None:
+        return {}
+    kind = type(constraint).__name__
+    if dialect == "vllm":
+        return {"structured_outputs": _vllm_constraint(constraint)}
+    if isinstance(constraint, JsonSchema) and chat:
+        schema = json.loads(strict_schema(constraint))
+        named = {"name": "answer", "schema": schema, "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": named}}
+    if dialect == "sglang":
+        return _sglang_constraint(constraint, lark=False)
+    raise NotSupported(f"a {kind} constraint is not supported by OpenAI's API")
+
+
+def _vllm_constraint(constraint: Constraint) -> dict[str, Any]:
+    if isinstance(constraint, Regex):
+        return {"regex": constraint.pattern}
+    if isinstance(constraint, Choice):
+        return {"choice": list(constraint.choices)}
+    if isinstance(constraint, JsonSchema):
+        return {"json": json.loads(strict_schema(constraint))}
+    if isinstance(constraint, Grammar):
+        return {"grammar": constraint.text}
+    return {"structural_tag": constraint.spec}
+
+
+def check_answer(constraint: Constraint | None, text: str) -> None:
+    """Raise :class:`BackendError` where a server's finished answer breaks the constraint.
+
+    JSON is checked against its schema where the library `jsonschema` is installed, else only for
+    being JSON; grammars cannot be checked here.
+    """
+    problem: str | None = None
+    if isinstance(constraint, Regex) and regex.fullmatch(constraint.pattern, text) is None:
+        problem = f"does not match the regex {constraint.pattern!r}"
+    elif isinstance(constraint, Choice) and text not in constraint.choices:
+        problem = f"is none of {list(constraint.choices)}"
+    elif isinstance(constraint, JsonSchema):
+        problem = _json_problem(constraint, text)
+    if problem is not None:
+        raise BackendError(f"the server ignored the constraint: its answer {problem}", 200, text)
+
+
+def _json_problem(constraint: JsonSchema, text: str) -> str | None:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        return f"is not JSON ({error})"
+    if importlib.util.find_spec("jsonschema") is None:
+        return None
+    jsonschema = importlib.import_module("jsonschema")
+    schema = json.loads(strict_schema(constraint))
+    errors = jsonschema.validators.validator_for(schema)(schema).iter_errors(value)
+    first = next(errors, None)
+    return None if first is None else f"breaks the schema ({first.message})"
