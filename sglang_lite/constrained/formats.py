@@ -2,8 +2,9 @@
 
 Each is the grammar of its RFC, or a documented part of it: what is let through is always valid.
 Narrower than the RFC are ``date`` (no year 0000), ``hostname`` (no label with hyphens at places
-three and four, which punycode needs), ``idn-hostname`` and ``idn-email`` (see below) and ``regex``
-(groups nested at most twice, no back-references).
+three and four, which punycode needs), ``email`` (32 letters in a local part with dots, 254
+characters in all), ``idn-hostname`` and ``idn-email`` (see below), ``uri-template`` (no reserved
+operators) and ``regex`` (groups nested at most twice, no back-references).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _MONTHS = r"\d+M(?:\d+D)?"
 _DURATION = rf"P(?:(?:\d+Y(?:{_MONTHS})?|{_MONTHS}|\d+D)(?:{_CLOCK})?|{_CLOCK}|\d+W)"
 
 
+@cache
 def _leap_second() -> ast.Node:
     """``hh:mm:60`` with an offset such that it is 23:59:60 in UTC."""
     digit = [parse(d) for d in "0123456789"]

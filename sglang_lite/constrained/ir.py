@@ -23,7 +23,7 @@ here knows about tokens or states.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -32,6 +32,20 @@ from typing import Literal as Choose
 from sglang_lite.constrained.presence import Presence
 
 PropertyOrder = Choose["schema", "any"]
+
+
+class Bound(NamedTuple):
+    """A state as one of a simpler automaton that does not count characters.
+
+    ``boundary(s)`` says that a state of ``dfa`` lies between two characters of the text, and
+    ``fits(s, n)`` whether in state ``s``, reached after ``n`` more whole characters, the text can
+    still be completed (where ``dfa`` accepts: whether it is complete).
+    """
+
+    dfa: ByteDFA
+    state: int
+    boundary: Callable[[int], bool]
+    fits: Callable[[int, int], bool]
 
 
 @runtime_checkable
@@ -72,12 +86,23 @@ class ByteDFA(Protocol):
         How an unanchored pattern turns into a plain string once it has matched.
         """
 
+    def bound(self, state: int) -> Bound | None:
+        """Where only a bound on the length tells this automaton from a simpler one: that one."""
+        return None
+
     def like(self, state: int) -> tuple[ByteDFA, int] | None:
         """A state of a standard terminal that keeps exactly the same tokens *inside*.
 
         A byte sequence stays within this automaton without passing an accepting state if and only
         if it does so in the other one; only how both accept may differ.  None where unknown.
         """
+
+    def near(self, state: int, horizon: int) -> int:
+        """A state that does the same as ``state`` with every byte sequence of up to ``horizon``.
+
+        States whose counters are far from their bounds share their token tables that way.
+        """
+        return state
 
 
 class Node:
