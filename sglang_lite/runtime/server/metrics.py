@@ -47,29 +47,31 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.model_name = ""
-        self.ttft = self._histogram("time_to_first_token_seconds", _SECONDS)
-        self.itl = self._histogram("inter_token_latency_seconds", _SECONDS)
-        self.e2e = self._histogram("e2e_request_latency_seconds", _SECONDS)
-        self.queue = self._histogram("queue_time_seconds", _SECONDS)
-        self.compile = self._histogram("grammar_compilation_time_seconds", _SECONDS)
-        self.prompt = self._histogram("prompt_tokens_histogram", _TOKENS)
-        self.generated = self._histogram("generation_tokens_histogram", _TOKENS)
         self._rejected = self._counter("num_rejected_requests", ("reason",))
         self._requests = self._counter("http_requests", ("endpoint",))
         self._responses = self._counter("http_responses", ("endpoint", "status"))
 
-    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
-        labels = ("model_name",)
-        return Histogram(f"sglang:{name}", name, labels, registry=self.registry, buckets=buckets)
+    def attach(self, engine: Engine, model_name: str) -> None:
+        """The engine is loaded: from now on requests are measured."""
+        self.registry.register(EngineCollector(engine, model_name))
+
+        def histogram(name: str, buckets: tuple[float, ...]) -> Histogram:
+            made = Histogram(
+                f"sglang:{name}", name, ("model_name",), registry=self.registry, buckets=buckets
+            )
+            # The labelled child is looked up once, not at every token.
+            return made.labels(model_name)
+
+        self.ttft = histogram("time_to_first_token_seconds", _SECONDS)
+        self.itl = histogram("inter_token_latency_seconds", _SECONDS)
+        self.e2e = histogram("e2e_request_latency_seconds", _SECONDS)
+        self.queue = histogram("queue_time_seconds", _SECONDS)
+        self.compile = histogram("grammar_compilation_time_seconds", _SECONDS)
+        self.prompt = histogram("prompt_tokens_histogram", _TOKENS)
+        self.generated = histogram("generation_tokens_histogram", _TOKENS)
 
     def _counter(self, name: str, labels: tuple[str, ...]) -> Counter:
         return Counter(f"sglang:{name}", name, labels, registry=self.registry)
-
-    def attach(self, engine: Engine, model_name: str) -> None:
-        """The engine is loaded."""
-        self.model_name = model_name
-        self.registry.register(EngineCollector(engine, model_name))
 
     def responded(self, endpoint: str, status: int) -> None:
         """Count one HTTP response; ``endpoint`` is a route, never a raw path."""
@@ -98,20 +100,19 @@ class RequestClock:
 
     def tick(self, sample: tuple[int, int], output: RequestOutput) -> None:
         """An output of ``sample`` (request, index) has arrived."""
-        metrics, name = self._metrics, self._metrics.model_name
-        now = time.perf_counter()
+        metrics, now = self._metrics, time.perf_counter()
         last = self._last.get(sample)
         if last is not None and output.token_ids:
-            metrics.itl.labels(name).observe((now - last) / len(output.token_ids))
+            metrics.itl.observe((now - last) / len(output.token_ids))
         self._last[sample] = now
         if output.finish_reason is None:
             return
         usage = output.usage
         if usage.completion_tokens:
-            metrics.ttft.labels(name).observe(usage.ttft_s)
-        metrics.e2e.labels(name).observe(usage.e2e_s)
-        metrics.queue.labels(name).observe(usage.queue_s)
+            metrics.ttft.observe(usage.ttft_s)
+        metrics.e2e.observe(usage.e2e_s)
+        metrics.queue.observe(usage.queue_s)
         if usage.compile_s:
-            metrics.compile.labels(name).observe(usage.compile_s)
-        metrics.prompt.labels(name).observe(usage.prompt_tokens)
-        metrics.generated.labels(name).observe(usage.completion_tokens)
+            metrics.compile.observe(usage.compile_s)
+        metrics.prompt.observe(usage.prompt_tokens)
+        metrics.generated.observe(usage.completion_tokens)

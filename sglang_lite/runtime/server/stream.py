@@ -22,14 +22,15 @@ KEEP_ALIVE = b": keep-alive\n\n"
 CLIENT_GONE = 499
 """The status in the log of a request whose client left; nobody receives it."""
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 def event(data: Any, name: str | None = None) -> bytes:
     """One event with JSON data; ``name`` adds an ``event:`` line."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     head = f"event: {name}\n" if name else ""
-    return f"{head}data: {text}\n\n".encode()
+    return f"{head}data: {_encode(data)}\n\n".encode()
 
 
 class EventStream(Response):
