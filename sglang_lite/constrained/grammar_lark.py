@@ -177,14 +177,23 @@ class _Lowering:
     # --- terminals
 
     def _ignored(self) -> ir.Node:
-        """Any number of ignored terminals, as one terminal if possible."""
-        if not self._scope.ignored:
-            return ir.EMPTY
-        parts = [self._terminal_alternatives(self._scope, t) for t in self._scope.ignored]
-        gap = expression.repeat(expression.union(parts), 0, None)
-        if gap.regex is not None and not gap.whole:
-            return terminal_node(gap, "%ignore", None)
-        return ir.repeat(ir.union(*(terminal_node(part, "%ignore", None) for part in parts)))
+        """Any number of ignored terminals.
+
+        Those that are regular become one terminal ``R*``.  With others, L, it is ``R* (L R*)*``,
+        which reads each text in one way only: masks are walked along every way.
+        """
+        parts = [self._terminal_alternatives(self._scope, tree) for tree in self._scope.ignored]
+        regular = [part for part in parts if part.regex is not None and not part.whole]
+        others = [part for part in parts if part.regex is None or part.whole]
+        gap: ir.Node = ir.EMPTY
+        if regular:
+            several = expression.repeat(expression.union(regular), 0, None)
+            gap = terminal_node(several, "%ignore", None)
+        if not others:
+            return gap
+        other = ir.union(*(terminal_node(part, "%ignore", None) for part in others))
+        self._rules.add("%ignore", ir.sequence(gap, ir.repeat(ir.sequence(other, gap))))
+        return ir.Ref("%ignore")
 
     def _terminal(self, scope: Scope, name: Token) -> ir.Node:
         key = (scope.library, str(name))
