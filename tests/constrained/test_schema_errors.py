@@ -22,6 +22,7 @@ UNIQUE = {"type": "array", "items": {"type": "object"}, "uniqueItems": True}
 
 MALFORMED = [
     ({"properties": {"a": {"type": "float"}}}, "#/properties/a/type"),
+    ({"items": {"type": None}}, "#/items/type"),
     ({"properties": {"a": 5}}, "#/properties/a"),
     ({"items": {"anyOf": []}}, "#/items/anyOf"),
     ({"allOf": {"type": "string"}}, "#/allOf"),

@@ -37,15 +37,22 @@ _ASSERTIONS = frozenset(
         *("allOf", "anyOf", "oneOf", "not"),
     )
 )
-_ANNOTATIONS = frozenset(
+ANNOTATIONS = frozenset(
     (
-        *("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary"),
-        *("$comment", "$defs", "definitions", "title", "description", "default", "examples"),
-        *("deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType"),
-        *("contentSchema", "name", "label", "example", "nullable", "discriminator", "options"),
+        *("$comment", "title", "description", "default", "examples", "deprecated", "readOnly"),
+        *("writeOnly", "contentEncoding", "contentMediaType", "contentSchema", "name", "label"),
+        *("example", "nullable", "discriminator", "options"),
     )
 )
-SINCE_EVER = _ASSERTIONS | _ANNOTATIONS
+"""Keywords that say nothing about a value, those of OpenAPI and of forms among them."""
+
+_IDENTIFIERS = frozenset(
+    (
+        *("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary"),
+        *("$defs", "definitions"),
+    )
+)
+SINCE_EVER = _ASSERTIONS | ANNOTATIONS | _IDENTIFIERS
 """Keywords that mean the same in every draft, and common annotations."""
 
 _DRAFTS: tuple[tuple[str, Draft], ...] = (

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.document import Document, Node, Resource
+from sglang_lite.constrained.json_schema.drafts import ANNOTATIONS
 from sglang_lite.constrained.json_schema.intersect import least
 from sglang_lite.constrained.json_schema.shapes import count_of, names_of, number_of
 from sglang_lite.constrained.json_schema.strings import is_known
@@ -32,12 +33,16 @@ _BY_TYPE: dict[str, R.Alternatives] = {
 }
 
 
+_PLAIN = ANNOTATIONS | {"type"}
+
+
 class Reader:
     """Reads one schema object's own assertions; it never looks into subschemas."""
 
     def __init__(self, document: Document, refuse: Refuse) -> None:
         self.document = document
         self._refuse = refuse
+        self._plain_types: dict[str, R.Conj] = {}
 
     def read(self, node: Node, scope: Scope) -> R.Alternatives:
         """The alternatives of ``node`` by type, enum, const and the keywords of each type."""
@@ -59,6 +64,14 @@ class Reader:
                 result = _listed(node, keyword, schema[keyword], result)
         return result
 
+    def _plain(self, name: str) -> R.Conj:
+        """The conjunction of a schema that only gives a type: one for all its places."""
+        known = self._plain_types.get(name)
+        if known is None:
+            node = self.document.synthetic(self.document.root, {"type": name})
+            known = self._plain_types[name] = (R.Term(node),)
+        return known
+
     def usable(self, node: Node, keyword: str, match: R.Match) -> bool:
         """False for a format that is an annotation and for a pattern that has been refused."""
         try:
@@ -73,6 +86,12 @@ class Reader:
             return R.ANYTHING
         if value is False:
             return None
+        if isinstance(value, dict) and value.keys() <= _PLAIN:
+            if "type" not in value:
+                return R.ANYTHING
+            name = value["type"]
+            if isinstance(name, str) and name in _BY_TYPE:
+                return self._plain(name)
         child = self.document.below(node, value, tokens)
         return (R.Term(child, True, self.document.enter(child, scope)),)
 
