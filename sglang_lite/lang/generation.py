@@ -13,6 +13,7 @@ from sglang_lite.errors import BackendError
 from sglang_lite.lang.backends.lowering import check_answer
 from sglang_lite.lang.choices import logprobs_of, mean, softmax
 from sglang_lite.lang.events import TextEvent, UsageEvent, VariableDelta, VariableEnd
+from sglang_lite.lang.healing import heal
 from sglang_lite.lang.nodes import Gen, LogprobOptions, Select
 from sglang_lite.lang.reasoning import ReasoningSplitter
 from sglang_lite.lang.variable import Sample, Variable
@@ -31,14 +32,17 @@ async def run_gen(executor: Executor, node: Gen, variables: tuple[Variable, ...]
     executor.begin_answer()
     params = await resolve(executor, node)
     options = LogprobOptions(**{**run.logprob_fields, **node.logprobs})
-    prompt = await executor.transcript.prompt(run.backend, node.name)
+    literal = await executor.transcript.prompt(run.backend, node.name)
+    healed = heal(run.backend, node, literal, params.constraint)
+    prompt = healed.prompt
+    params = params.replace(constraint=healed.constraint)
     samples = [Sample() for _ in range(params.n)]
     tell = _Telling(executor, node, params.n)
     stream = run.backend.stream(prompt, params, options)
     try:
         async for output in stream:
-            _take(samples[output.index], output)
-            tell(output.index, output.text)
+            text = _take(samples[output.index], output, healed.text)
+            tell(output.index, text)
     finally:
         close = getattr(stream, "aclose", None)
         if close is not None:
@@ -50,7 +54,7 @@ async def run_gen(executor: Executor, node: Gen, variables: tuple[Variable, ...]
             raise BackendError(f"the request was aborted: {sample.finish_reason.message}")
         whole = sample.finish_reason.type == "stop" and not (params.stop or params.stop_regex)
         if whole and not run.backend.obeys_constraints:
-            check_answer(params.constraint, sample.text)
+            check_answer(node.constraint or run.params.constraint, sample.text)
         _warn_if_cut(executor, node, sample, params)
         run.count(sample.usage)
     first = samples[0]
@@ -63,9 +67,12 @@ async def run_gen(executor: Executor, node: Gen, variables: tuple[Variable, ...]
         variables[1].resolve(thoughts, many=params.n > 1)
         executor.emit(VariableEnd(executor.path, variables[1].name, variables[1].text))
     else:
-        ids, rest = run.backend.align(first.token_ids, first.text)
+        ids, rest = run.backend.align(first.token_ids, healed.text + first.text)
         aligned = first.text[: len(first.text) - len(rest)]
-        executor.transcript.append_generated(aligned, ids, prompt.input_ids or (), rest)
+        transcript = executor.transcript
+        transcript.append_generated(
+            aligned, ids, prompt.input_ids or (), rest, healed=bool(healed.text)
+        )
     variables[0].resolve(samples, many=params.n > 1)
     executor.emit(UsageEvent(executor.path, node.name, first.usage))
     executor.emit(VariableEnd(executor.path, node.name, _shown(variables[0])))
@@ -132,8 +139,12 @@ def derived_seed(*numbers: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
 
 
-def _take(sample: Sample, output: RequestOutput) -> None:
-    sample.text += output.text
+def _take(sample: Sample, output: RequestOutput, healed: str) -> str:
+    """Add an output to its sample; its text without what heals the literal before."""
+    begun = len(sample.raw)
+    sample.raw += output.text
+    text = sample.raw[max(begun, len(healed)) :]
+    sample.text += text
     sample.token_ids.extend(output.token_ids)
     sample.usage = output.usage
     if output.finish_reason is not None:
@@ -145,6 +156,7 @@ def _take(sample: Sample, output: RequestOutput) -> None:
         sample.meta["cached_tokens"] = output.usage.cached_tokens
     _take_logprobs(sample.meta, "output", output.logprobs)
     _take_logprobs(sample.meta, "input", output.prompt_logprobs)
+    return text
 
 
 def _take_logprobs(meta: dict[str, Any], side: str, logprobs: Logprobs | None) -> None:

@@ -167,12 +167,19 @@ class Transcript:
             self.pieces.append(Piece(text, trusted))
 
     def append_generated(
-        self, text: str, ids: Sequence[int], prompt_ids: Sequence[int], rest: str = ""
+        self,
+        text: str,
+        ids: Sequence[int],
+        prompt_ids: Sequence[int],
+        rest: str = "",
+        *,
+        healed: bool = False,
     ) -> None:
         """Add what a model said after ``prompt_ids``: ``text`` is that of ``ids``; ``rest`` more
-        text that has no ids of its own."""
+        text that has no ids of its own.  ``healed``: the ids begin with a part of the literal
+        before, so they are not those of the text alone."""
         if ids:
-            self.pieces.append(Piece(text, token_ids=tuple(ids)))
+            self.pieces.append(Piece(text, token_ids=None if healed else tuple(ids)))
             self.ids = [*prompt_ids, *ids]
             self.tail_from = len(self.pieces)
         elif text:

@@ -74,6 +74,8 @@ class TypedValue:
         if labels:
             constraint = Choice(tuple(label for label, _ in labels))
             return cls(type_, constraint, labels=labels)
+        if type_ is int and not bounds:
+            return cls(type_, Regex(rf"-?(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}})"))
         if type_ in (int, float):
             kind = "integer" if type_ is int else "number"
             schema = {"type": kind} | {_KEYWORDS[name]: value for name, value in bounds.items()}

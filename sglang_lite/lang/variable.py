@@ -13,9 +13,10 @@ from sglang_lite.outputs import FinishReason, Usage
 
 @dataclass
 class Sample:
-    """One generated text with what is known about it."""
+    """One generated text with what is known about it; ``raw`` includes what heals a seam."""
 
     text: str = ""
+    raw: str = ""
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     usage: Usage = field(default_factory=Usage)
@@ -75,7 +76,7 @@ class Variable:
 
     def resolve_text(self, text: str) -> None:
         """Fill it with a text that no model call of its own produced."""
-        self.resolve([Sample(text)])
+        self.resolve([Sample(text, text)])
 
     def fail(self, error: BaseException) -> None:
         """Every waiter, now and later, raises ``error``."""

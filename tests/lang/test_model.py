@@ -245,3 +245,31 @@ def test_bad_input_is_refused_and_the_engine_lives_on(engine):
         assert isinstance(error, kind) or isinstance(error.__cause__, kind)
     assert len(program.run(sgl.gen("x", max_tokens=2), backend=engine)["x"]) > 0
     engine.check()
+
+
+def test_the_seam_to_a_constrained_gen_is_healed(engine):
+    @sgl.function
+    def program(s, heal):
+        s += "The capital of France is "
+        s += sgl.gen("x", regex="[A-Z][a-z]{4}", temperature=0, max_tokens=8, heal=heal)
+        s += ". So" + sgl.gen("y", max_tokens=3, temperature=0)
+
+    healed, cut = (program.run(heal, backend=engine) for heal in (None, False))
+    assert healed["x"] == "Paris"
+    assert healed.text().startswith("The capital of France is Paris. So")
+    whole = engine.tokenizer.encode(" Paris")
+    assert healed._executor.transcript.ids[5 : 5 + len(whole)] == whole
+    assert cut.text().startswith("The capital of France is " + cut["x"])
+    streamed = program.run(None, backend=engine, stream=True)
+    assert "".join(streamed.text_iter("x")) == "Paris"
+    assert "".join(streamed.text_iter()) == healed.text()
+
+
+def test_healing_free_text_and_its_limits(engine):
+    @sgl.function
+    def program(s, **options):
+        s += "The link is http:" + sgl.gen("x", max_tokens=4, temperature=0, heal=True, **options)
+
+    assert program.run(backend=engine)["x"].startswith("//")
+    with pytest.raises(sgl.ProgramError, match="heal"):
+        program.run(backend=engine, sampling={"json_schema": {"type": "object"}})

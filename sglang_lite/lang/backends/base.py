@@ -95,6 +95,10 @@ class Backend(ABC):
         """Log probabilities of ``choice + suffix`` after the prompt, for every choice."""
         raise NotSupported(f"select is not supported by backend {self.name}")
 
+    def token_text(self, token_id: int) -> str | None:
+        """One token's text; None where it is not known or the token is a control token."""
+        return None
+
     async def choose(self, prompt: Prompt, choices: Sequence[str]) -> str | None:
         """A choice made without scores, for backends that have none; None: use :meth:`score`."""
         return None

@@ -61,6 +61,12 @@ class EngineBackend(Backend):
         """See :meth:`Backend.control_ids`."""
         return frozenset(self.tokenizer.control_tokens.values()) | self.tokenizer.special_ids
 
+    def token_text(self, token_id: int) -> str | None:
+        """See :meth:`Backend.token_text`."""
+        if token_id in self.tokenizer.special_ids:
+            return None
+        return self.tokenizer.piece_bytes(token_id).decode("utf-8", "replace")
+
     def align(self, token_ids: Sequence[int], text: str) -> tuple[tuple[int, ...], str]:
         """See :meth:`Backend.align`: drops the end token and what runs past a stop text."""
         ids = tuple(token_ids)
