@@ -28,8 +28,10 @@ from sglang_lite.errors import GrammarTooComplex, InvalidSchema, UnsupportedSche
 
 MAX_BYTES = 8 << 20
 """Size of a schema's text above which it is refused."""
+MAX_EXPONENT = 400
+"""Largest power of ten in a number of a schema."""
 
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Node:
@@ -95,11 +97,13 @@ class Document:
             root = _DECODER.decode(text)
         except RecursionError:
             raise GrammarTooComplex("JSON Schema nested too deeply to be read") from None
+        except GrammarTooComplex:
+            raise
         except ValueError as error:
             raise InvalidSchema("", f"not JSON: {error}") from None
         if not isinstance(root, (dict, bool)):
             raise InvalidSchema("", "a schema is an object or a boolean")
-        if _SURROGATE.search(text) and not _is_unicode(root):
+        if not _is_unicode(text, root):
             raise InvalidSchema("", "a lone surrogate is not a character")
         self._nodes: dict[int, Node] = {}
         self._resources: dict[str, Resource] = {}
@@ -274,19 +278,30 @@ class Document:
                         yield self.below(node, item, (keyword, name))
 
 
-def _is_unicode(root: Any) -> bool:
+def _is_unicode(text: str, root: Any) -> bool:
+    """False where a lone surrogate stands in the text or is written as an escape."""
     try:
-        json.dumps(root, ensure_ascii=False, default=str).encode()
+        if not text.isascii():
+            text.encode()
+        if "\\u" in text and _SURROGATE.search(text):
+            json.dumps(root, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _decimal(text: str) -> Decimal:
+    value = Decimal(text)
+    if value and abs(value.adjusted()) > MAX_EXPONENT:
+        raise GrammarTooComplex(f"the number {text} has more than {MAX_EXPONENT} digits")
+    return value
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(parse_float=_decimal, parse_constant=_no_constant)
 
 
 def _join(base: str, address: str) -> str:

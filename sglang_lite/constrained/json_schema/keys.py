@@ -66,7 +66,10 @@ def key_classes(record: R.Object, keys: Automaton) -> list[tuple[Automaton, R.Co
         except EmptyLanguage:
             continue
         by_schema.setdefault(schema, []).append(found)
-    return [(union(parts), schema) for schema, parts in by_schema.items()]
+    return [
+        (union(parts) if len(parts) > 1 else parts[0], schema)
+        for schema, parts in by_schema.items()
+    ]
 
 
 def _classes(record: R.Object) -> list[tuple[tuple[str, ...], tuple[str, ...], R.Conj]]:

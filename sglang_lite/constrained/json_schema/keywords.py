@@ -7,7 +7,6 @@ fills the fields of one record.  Bounds may be written ``2.0``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any, TypeAlias
 
 from sglang_lite.constrained.json_schema import records as R
@@ -17,7 +16,6 @@ from sglang_lite.constrained.json_schema.intersect import least
 from sglang_lite.constrained.json_schema.shapes import count_of, names_of, number_of
 from sglang_lite.constrained.json_schema.strings import is_known
 from sglang_lite.constrained.json_schema.values import (
-    check_exponent,
     common_values,
     kind_of,
 )
@@ -117,8 +115,6 @@ def _listed(node: Node, keyword: str, value: Any, result: R.Alternatives) -> R.A
         raise InvalidSchema(node.pointer + "/enum", "enum is a list")
     by_kind: dict[R.Kind, list[Any]] = {}
     for item in value if keyword == "enum" else [value]:
-        if isinstance(item, (int, Decimal)):
-            check_exponent(item)
         by_kind.setdefault(kind_of(item), []).append(item)
     narrowed: R.Alternatives = {}
     for kind, items in by_kind.items():

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from sglang_lite.constrained.json_schema.document import Node
-from sglang_lite.constrained.json_schema.values import check_exponent, is_integer
+from sglang_lite.constrained.json_schema.values import is_integer
 from sglang_lite.errors import InvalidSchema
 
 
@@ -16,7 +16,6 @@ def count_of(node: Node, keyword: str, value: Any) -> int:
         raise InvalidSchema(f"{node.pointer}/{keyword}", f"{value!r} is not a count")
     if not is_integer(value) or value < 0:
         raise InvalidSchema(f"{node.pointer}/{keyword}", f"{value} is not a count")
-    check_exponent(value)
     return int(value)
 
 
@@ -24,7 +23,6 @@ def number_of(node: Node, keyword: str, value: Any) -> Decimal:
     """A number, exact."""
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
         raise InvalidSchema(f"{node.pointer}/{keyword}", f"{value!r} is not a number")
-    check_exponent(value)
     return Decimal(value)
 
 

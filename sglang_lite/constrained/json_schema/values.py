@@ -13,10 +13,6 @@ from fractions import Fraction
 from typing import Any
 
 from sglang_lite.constrained.json_schema.records import Kind
-from sglang_lite.errors import GrammarTooComplex
-
-MAX_EXPONENT = 400
-"""Largest power of ten in a bound, a divisor or a listed number."""
 
 
 def kind_of(value: Any) -> Kind:
@@ -61,12 +57,6 @@ def is_integer(value: int | Decimal) -> bool:
 def is_multiple(value: int | Decimal, divisor: Decimal) -> bool:
     """Exact divisibility."""
     return (Fraction(value) / Fraction(divisor)).denominator == 1
-
-
-def check_exponent(value: int | Decimal) -> None:
-    """Raise :class:`GrammarTooComplex` for a number whose digits would fill the memory."""
-    if isinstance(value, Decimal) and value and abs(value.adjusted()) > MAX_EXPONENT:
-        raise GrammarTooComplex(f"the number {value} has more than {MAX_EXPONENT} digits")
 
 
 def spell_number(value: int | Decimal) -> str:
