@@ -8,7 +8,8 @@ from typing import Any
 
 from sglang_lite.constrained.automaton import ANY_REMAINDER, DEAD, Automaton, any_text
 from sglang_lite.constrained.encoding import Encoding, Node, first_row
-from sglang_lite.constrained.ir import ByteDFA
+from sglang_lite.constrained.ir import Bound, ByteDFA
+from sglang_lite.constrained.lengths import Bounded
 from sglang_lite.errors import GrammarTooComplex
 
 MAX_STATES = 400_000
@@ -63,6 +64,28 @@ class TextDFA(ByteDFA):
         if self.quoted:
             return key == "close"
         return isinstance(key, int) and self.automaton.accepts(key)
+
+    def bound(self, state: int) -> Bound | None:
+        """Between two characters of a string with a bounded length: the string without it."""
+        key = self._keys[state]
+        if not self.quoted or not isinstance(key, int) or not isinstance(self.automaton, Bounded):
+            return None
+        bounded = self.automaton
+        inner, length = bounded.split(key)
+        plain = text_dfa(bounded.whole, self.encoding, True)
+
+        def boundary(at: int) -> bool:
+            return isinstance(plain._keys[at], int)
+
+        def fits(at: int, chars: int) -> bool:
+            here = plain._keys[at]
+            if here == "close":
+                return bounded.holds(length + chars)
+            if isinstance(here, int):
+                return bounded.fits(here, length + chars)
+            return any(t != DEAD and bounded.fits(t, length + chars + 1) for t in here[1])
+
+        return Bound(plain, plain.number(inner), boundary, fits)
 
     def needs(self, absent: frozenset[int]) -> bool:
         """False for JSON values: every character has a spelling in printable ASCII."""

@@ -28,13 +28,13 @@ def bounded(whole: Automaton, minimum: int = 0, maximum: int | None = None) -> A
     if rest is not None:
         lengths = [m for m in (maximum, rest.maximum) if m is not None]
         return repeated(rest.members, max(minimum, rest.minimum), min(lengths, default=None))
-    automaton = _Bounded(whole, minimum, maximum)
+    automaton = Bounded(whole, minimum, maximum)
     if not automaton.fits(0, 0):
         raise EmptyLanguage(f"no text has {minimum} to {maximum} characters")
     return automaton
 
 
-class _Bounded(Automaton):
+class Bounded(Automaton):
     """The texts of another automaton with a length within bounds; a key is (state, length).
 
     The length is counted only as far as it matters: up to ``minimum`` where there is no maximum.
@@ -45,8 +45,22 @@ class _Bounded(Automaton):
         self._minimum = max(minimum, 0)
         self._maximum = maximum
         self._pumped: dict[int, int | None] = {}
-        self._source = (_Bounded, (whole, minimum, maximum))
+        self._source = (Bounded, (whole, minimum, maximum))
         super().__init__((0, 0))
+
+    @property
+    def whole(self) -> Automaton:
+        """The automaton without the bound."""
+        return self._whole
+
+    def split(self, state: int) -> tuple[int, int]:
+        """(state of :attr:`whole`, code points so far) of a state."""
+        inner, length = self._keys[state]
+        return inner, length
+
+    def holds(self, length: int) -> bool:
+        """True where a text of so many code points is within the bounds."""
+        return length >= self._minimum and (self._maximum is None or length <= self._maximum)
 
     def _accepting(self, key: Any) -> bool:
         state, length = key

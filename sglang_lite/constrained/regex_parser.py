@@ -67,19 +67,17 @@ class _Parser(Scanner):
         items: list[Node] = []
         pattern = self.pattern
         while True:
-            self.skip_blanks()
+            self.skip_ignored()
             start = self.at
             if start >= len(pattern) or pattern[start] in "|)":
                 return ast.seq(items)
             atom = self.atom()
-            if atom is None:
-                continue
-            if self.at < len(pattern) and (pattern[self.at] in "*+?{" or "x" in self.flags):
+            self.skip_ignored()
+            if self.at < len(pattern) and pattern[self.at] in "*+?{":
                 atom = self.quantified(atom, start)
             items.append(atom)
 
     def quantified(self, atom: Node, start: int) -> Node:
-        self.skip_blanks()
         here = self.at
         counts = self.quantifier()
         if counts is None:
@@ -147,8 +145,7 @@ class _Parser(Scanner):
 
     # -- atoms -----------------------------------------------------------------------------------
 
-    def atom(self) -> Node | None:
-        """One atom, or None for a comment or a flag setting."""
+    def atom(self) -> Node:
         start = self.at
         c = self.next("an atom")
         if c == "(":
@@ -217,14 +214,11 @@ class _Parser(Scanner):
 
     # -- groups ----------------------------------------------------------------------------------
 
-    def group(self, start: int) -> Node | None:
+    def group(self, start: int) -> Node:
         if not self.take("?"):
             return self.body(start)
         if self.take(":"):
             return self.body(start)
-        if self.take("#") and not self.ecma:
-            self.until(")", "a comment")
-            return None
         for sign, ahead, negative in (
             ("=", True, False),
             ("!", True, True),
@@ -262,7 +256,7 @@ class _Parser(Scanner):
         self.names.add(name)
         return self.body(start)
 
-    def flag_group(self, start: int) -> Node | None:
+    def flag_group(self, start: int) -> Node:
         """``(?i:...)`` and ``(?-i:...)``; ``(?i)`` only at the very beginning."""
         flags = self.read_flags(start)
         if flags is None:
@@ -273,17 +267,16 @@ class _Parser(Scanner):
         return node
 
     def leading_flags(self) -> None:
-        while self.peek("(?") and not self.peek("(?#"):
+        self.skip_ignored()
+        while self.peek("(?") and self.pattern[self.at + 2 : self.at + 3] in tuple("aiLmsux"):
             start = self.at
             self.at += 2
-            if self.at >= len(self.pattern) or self.pattern[self.at] not in "aiLmsux":
-                self.at = start
-                return
             flags = self.read_flags(start, leading=True)
             if flags is None:
                 self.at = start
                 return
             self.flags = flags
+            self.skip_ignored()
 
     def read_flags(self, start: int, leading: bool = False) -> frozenset[str] | None:
         """The flags inside ``(?aims-x:``, or of ``(?aims)`` if ``leading``; else None."""

@@ -50,18 +50,29 @@ class Scanner:
         self.at = end + len(stop)
         return text
 
-    def skip_blanks(self) -> None:
-        """Blanks and comments, under ``(?x)``."""
-        if "x" not in self.flags:
-            return
+    def skip_ignored(self) -> None:
+        """Comments ``(?#...)``, and under ``(?x)`` blanks and comments from # to the line's end."""
+        verbose = "x" in self.flags
         while self.at < len(self.pattern):
-            if self.pattern[self.at] in _BLANKS:
+            c = self.pattern[self.at]
+            if c == "(" and not self.ecma and self.peek("(?#"):
+                self.skip_comment()
+            elif verbose and c in _BLANKS:
                 self.at += 1
-            elif self.pattern[self.at] == "#":
+            elif verbose and c == "#":
                 end = self.pattern.find("\n", self.at)
                 self.at = len(self.pattern) if end < 0 else end + 1
             else:
                 return
+
+    def skip_comment(self) -> None:
+        start = self.at
+        while self.at < len(self.pattern):
+            c = self.pattern[self.at]
+            self.at += 2 if c == "\\" else 1
+            if c == ")":
+                return
+        raise self.error("missing ), unterminated comment", start)
 
     # -- escapes ---------------------------------------------------------------------------------
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import warnings
 
 import interegular
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sglang_lite.constrained.charset import char_set
 from sglang_lite.constrained.regex import compile_regex, full_match, lower_regex
@@ -15,9 +15,27 @@ from sglang_lite.constrained.regex_sets import ignore_case, python_class
 from sglang_lite.errors import GrammarTooComplex, InvalidRegex
 from tests.constrained.regex_samples import patterns, texts
 
-warnings.simplefilter("ignore", FutureWarning)
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 NO_TEXT = "it matches no text at all"
 TEXTS = [*texts("ab\n", 6)]
+SOME_TEXTS = [
+    "",
+    "a",
+    "b",
+    "ab",
+    "ba",
+    "aa",
+    "1",
+    "A",
+    "-",
+    "a b",
+    "\n",
+    "a\n",
+    "]",
+    "^",
+    "{",
+    "a{",
+]
 LOOK_TEXTS = [*texts("ab\n", 5), *texts("a -\n", 3)]
 
 
@@ -73,6 +91,8 @@ def test_plain_patterns_match_what_interegular_matches(pattern: str) -> None:
         (r"[]a]", ["]", "a"], ["", "]a"]),
         (r"[^]a]", ["b"], ["]", "a"]),
         (r"(?#c)a", ["a"], [""]),
+        (r"a(?#c\)d)+b", ["ab", "aab"], ["b"]),
+        (r"(?#c)(?i)a", ["A"], ["b"]),
         (r"a{", ["a{"], ["a"]),
         (r"a{x}", ["a{x}"], ["a"]),
         (r"a{,2}b", ["b", "ab", "aab"], ["aaab"]),
@@ -233,3 +253,51 @@ def test_ignoring_case_is_that_of_re() -> None:
         found = re.findall(rf"(?i)[\U{low:08x}-\U{high:08x}]", every)
         members = ignore_case(char_set([(low, high)]), False)
         assert members == char_set((ord(c), ord(c)) for c in found)
+
+
+PIECES = [
+    *"ab(|)*+?{}[]^-.,:=!<>$#0 1\n", "(?:", "(?=", "(?!", "(?<=a)", "(?<!b)", "(?i:", "(?P<x>",
+    r"\d", r"\w", r"\b", r"\A", r"\Z", "{2}", "{1,2}", "{,2}", "{2,}", "[^", r"\x41", r"\u0061", "(?#",
+    "(?-i:", r"\N{DIGIT ONE}", r"\0", r"\08", r"\141", "[a-", "-z]", r"\-", r"\]", "\\",
+]  # fmt: skip
+
+
+@settings(max_examples=1_500, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=7).map("".join))
+def test_malformed_patterns_are_refused_as_re_refuses_them(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error:
+        with pytest.raises(InvalidRegex):
+            full_match(pattern)
+        return
+    if re.search(r"[*+?}]\+|\\1(?!41)", pattern):  # possessive or a back-reference
+        return
+    assert_like_re(pattern, SOME_TEXTS)
+
+
+def test_the_regex_tests_of_python_itself() -> None:
+    """The patterns of CPython's own suite, where this Python comes with it."""
+    suite = pytest.importorskip("test.re_tests")
+    compared, refused = 0, []
+    for pattern, text, *_ in suite.tests:
+        try:
+            compiled = re.compile(pattern)
+        except (re.error, OverflowError):
+            with pytest.raises((InvalidRegex, GrammarTooComplex)):
+                full_match(pattern)
+            continue
+        try:
+            automaton = full_match(pattern)
+        except InvalidRegex as error:
+            if error.reason == NO_TEXT:
+                assert not compiled.fullmatch(text)
+            else:
+                refused.append((pattern, error.reason))
+            continue
+        for candidate in {text, text[1:], text[:-1], text * 2}:
+            assert automaton.matches(candidate) == bool(compiled.fullmatch(candidate)), pattern
+        compared += 1
+    assert compared > 300
+    reasons = ("back-references are not regular", "conditional groups are not regular")
+    assert [p for p, reason in refused if not reason.startswith((*reasons, "a possessive"))] == []
