@@ -35,7 +35,8 @@ async def run_gen(executor: Executor, node: Gen, variables: tuple[Variable, ...]
     literal = await executor.transcript.prompt(run.backend, node.name)
     healed = heal(run.backend, node, literal, params.constraint)
     prompt = healed.prompt
-    params = params.replace(constraint=healed.constraint)
+    if healed.text:
+        params = params.replace(constraint=healed.constraint)
     samples = [Sample() for _ in range(params.n)]
     tell = _Telling(executor, node, params.n)
     stream = run.backend.stream(prompt, params, options)

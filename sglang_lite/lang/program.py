@@ -64,6 +64,7 @@ class SglFunction:
             raise InvalidRequest("func", func, "a function")
         self.func = func
         self.bound = dict(bound or {})
+        self.warned: set[str] = set()
         functools.update_wrapper(self, func)
         self.is_async = inspect.iscoroutinefunction(func)
         self.parameters = _parameters(func)
@@ -297,6 +298,7 @@ class Call:
                 accepted = f"a parameter of {program_name} or a sampling parameter"
                 raise InvalidRequest(name, value, accepted)
         fields = checked_fields(_names(rest))
+        self.chose_length = sampling is not None or "max_new_tokens" in fields
         if isinstance(sampling, Mapping):
             sampling = SamplingParams.from_dict(sampling)
         if sampling is not None and not isinstance(sampling, SamplingParams):
@@ -312,6 +314,8 @@ class Call:
             {key: value for key, value in self.logprobs.items() if value is not None},
             stream=self.stream,
             eager=self.eager,
+            # Who chose a length knows that it cuts.
+            warned=None if self.chose_length else self.program.warned,
         )
 
     def body(self, state: ProgramState) -> Any:

@@ -28,7 +28,8 @@ class Run:
     """Backend, parameters, executors and the event log of one run.
 
     ``logprob_fields`` are the run-level defaults of ``LogprobOptions``.  ``log`` is None unless
-    somebody streams.  ``eager``: every ``s +=`` waits until it is done.
+    somebody streams.  ``eager``: every ``s +=`` waits until it is done.  ``warned``: places of the
+    program that were warned about already; None switches warnings off.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Run:
         *,
         stream: bool = False,
         eager: bool = False,
+        warned: set[str] | None = None,
     ) -> None:
         self.program = program
         self.backend = backend
@@ -52,7 +54,7 @@ class Run:
         self.body_done = False
         self.body_error: BaseException | None = None
         self.ended: Future[None] = Future()
-        self._warned: set[str] = set()
+        self._warned = warned
         self._turn_end: tuple[int, ...] | None = None
         self._lock = threading.Lock()
         self.root = Executor(self)
@@ -78,9 +80,9 @@ class Run:
             setattr(self.total_usage, name, getattr(self.total_usage, name) + value)
 
     def warn_once(self, where: str) -> bool:
-        """True the first time for one place."""
+        """True the first time for one place of the program, unless nobody wants warnings."""
         with self._lock:
-            if where in self._warned:
+            if self._warned is None or where in self._warned:
                 return False
             self._warned.add(where)
             return True
