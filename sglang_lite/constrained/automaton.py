@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from sglang_lite.constrained import budget
@@ -76,6 +76,9 @@ class Automaton:
         self._arcs: list[Arcs | None] = []
         self._accepted: dict[int, bool] = {}
         self._shortest: dict[int, int] = {}
+        self.images: dict[
+            tuple[str, bool], Any
+        ] = {}  # where ``byte_dfa`` keeps what it makes of it
         self._source: tuple[Any, tuple[Any, ...]]
         self._number(start)
 
@@ -264,7 +267,7 @@ class _Repeated(Automaton):
         return self._members == ANYTHING and self._maximum is None
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def repeated(members: CharSet, minimum: int = 0, maximum: int | None = None) -> Automaton:
     """The texts of ``minimum`` to ``maximum`` characters out of ``members``."""
     if (minimum and not members) or (maximum is not None and maximum < minimum):
@@ -272,6 +275,7 @@ def repeated(members: CharSet, minimum: int = 0, maximum: int | None = None) -> 
     return _Repeated(members if maximum != 0 else NOTHING, minimum, maximum)
 
 
+@cache
 def any_text() -> Automaton:
     """Every text."""
     return repeated(ANYTHING)
@@ -298,7 +302,7 @@ class _Words(Automaton):
         return self._spelled({character: tuple(rest) for character, rest in following.items()})
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def words(texts: tuple[str, ...]) -> Automaton:
     """Exactly these texts."""
     usable = {w for w in texts if not any(0xD800 <= ord(c) < 0xE000 for c in w)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
 from typing import Any
 
 from sglang_lite.constrained.automaton import ANY_REMAINDER, DEAD, Automaton, any_text
@@ -185,7 +184,10 @@ class TextDFA(ByteDFA):
         return DEAD if max(targets) == DEAD else self._number((node, targets))
 
 
-@lru_cache(maxsize=8192)
 def text_dfa(automaton: Automaton, encoding: Encoding = "utf8", quoted: bool = False) -> TextDFA:
-    """The one :class:`TextDFA` of these arguments."""
-    return TextDFA(automaton, encoding, quoted)
+    """The one :class:`TextDFA` of these arguments; it lives as long as the automaton."""
+    key = (encoding, quoted)
+    dfa = automaton.images.get(key)
+    if dfa is None:
+        dfa = automaton.images.setdefault(key, TextDFA(automaton, encoding, quoted))
+    return dfa

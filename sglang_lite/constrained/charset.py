@@ -91,13 +91,13 @@ def char_set(ranges: Iterable[tuple[int, int]]) -> CharSet:
     return CharSet(tuple(bounds))
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def single(code_point: int) -> CharSet:
     """The set of one character (of none, if it is a surrogate)."""
     return char_set([(code_point, code_point)])
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def characters(text: str) -> CharSet:
     """The set of the characters of ``text``."""
     return char_set((ord(c), ord(c)) for c in text)
@@ -149,7 +149,7 @@ class Partition:
         )
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def partition_of(starts: tuple[int, ...], classes: tuple[int, ...]) -> Partition:
     """The one Partition with these fields."""
     return Partition(starts, classes)
@@ -158,7 +158,7 @@ def partition_of(starts: tuple[int, ...], classes: tuple[int, ...]) -> Partition
 WHOLE = partition_of((0,), (0,))
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def refine(sets: tuple[CharSet, ...]) -> tuple[Partition, tuple[int, ...]]:
     """The coarsest partition that every one of ``sets`` is a union of classes of.
 
@@ -182,7 +182,7 @@ def refine(sets: tuple[CharSet, ...]) -> tuple[Partition, tuple[int, ...]]:
     return partition_of(*_join(starts, classes)), tuple(numbers)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def refine_partitions(
     partitions: tuple[Partition, ...],
 ) -> tuple[Partition, list[tuple[int, ...]]]:

@@ -102,7 +102,7 @@ class Node:
         return _node(self.kind, self.digits, Function(tuple(starts), tuple(classes)))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def _node(kind: str, digits: int, function: Function) -> Node:
     return Node(kind, digits, function)
 

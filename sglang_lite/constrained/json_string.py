@@ -8,7 +8,7 @@ only ("json-canonical"), so that no escape smuggles a declared name past its sch
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from json.encoder import encode_basestring
 
 from sglang_lite.constrained import ir
@@ -26,7 +26,7 @@ KEY: Encoding = "json-canonical"
 WHITESPACE = characters(" \t\n\r")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def string_automaton(
     *,
     patterns: tuple[str, ...] = (),
@@ -66,21 +66,25 @@ def key_dfa(automaton: Automaton) -> TextDFA:
     return text_dfa(automaton, KEY, True)
 
 
+@cache
 def json_string() -> TextDFA:
     """Any JSON string with its quotes: the standard terminal, one object for all grammars."""
     return text_dfa(any_text(), VALUE, True)
 
 
+@cache
 def json_key() -> TextDFA:
     """Any JSON string with its quotes in the canonical spelling."""
     return text_dfa(any_text(), KEY, True)
 
 
+@lru_cache(maxsize=512)
 def json_char(members: CharSet = ANYTHING) -> TextDFA:
     """Exactly one character of a JSON string, raw or escaped; a surrogate pair is one."""
     return text_dfa(repeated(members, 1, 1), VALUE, False)
 
 
+@lru_cache(maxsize=64)
 def whitespace(maximum: int) -> TextDFA:
     """At most so many of JSON's four whitespace characters."""
     return text_dfa(repeated(WHITESPACE, 0, maximum), "utf8", False)

@@ -76,7 +76,7 @@ class _Reading(NamedTuple):
     remainder: int
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=512)
 def number_automaton(
     *,
     integer: bool = False,

@@ -320,7 +320,7 @@ def searching(node: Node) -> Node:
     return alt(branches)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def full_match(pattern: str, flags: str = "") -> Automaton:
     """The texts that ``pattern`` matches as a whole: Python's ``re.fullmatch``.
 
@@ -335,7 +335,7 @@ def full_match(pattern: str, flags: str = "") -> Automaton:
     return automaton
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def search(pattern: str) -> Automaton:
     """The texts in which ``pattern`` matches somewhere, in the dialect of JSON Schema.
 

@@ -301,7 +301,7 @@ class _Parser(Scanner):
         return (flags - {"a"} if "u" in on else flags) - set(off)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def _chars(members: CharSet) -> Node:
     """One node for each set: nodes do not change."""
     return ast.chars(members)
