@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglang_lite.outputs import FinishReason
 from sglang_lite.runtime import progress
@@ -20,9 +20,6 @@ from sglang_lite.runtime.models.base import Model
 from sglang_lite.runtime.request import Request, Status
 from sglang_lite.runtime.runner import run_step
 from sglang_lite.runtime.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from sglang_lite.constrained import CompiledGrammar
 
 log = logging.getLogger("sglang_lite")
 
@@ -47,23 +44,13 @@ class EngineCore:
         """Whether there is anything to do."""
         return bool(self.scheduler.running or self.scheduler.waiting)
 
-    def add(self, requests: list[Request], grammar: CompiledGrammar | None = None) -> None:
+    def add(self, requests: list[Request]) -> None:
         """Queue the samples of one request."""
         for request in requests:
-            if request.status is Status.FINISHED:
-                continue
             self.scheduler.add(request)
-            if grammar is not None:
-                self._guard(request, partial(self._start_grammar, request, grammar))
-            if request.finish_reason is not None and request.status is Status.WAITING:
+            if request.finish_reason is not None:
+                # Its grammar left nothing to generate.
                 self._finish(request)
-
-    def _start_grammar(self, request: Request, grammar: CompiledGrammar) -> None:
-        from sglang_lite.constrained import GrammarMatcher, allocate_token_bitmask
-
-        request.matcher = GrammarMatcher(grammar)
-        request.mask = allocate_token_bitmask(1, self.model.config.vocab_size)
-        progress.start(request)
 
     def finish_aborted(self) -> None:
         """End the requests whose ``aborted`` flag is set, in whatever state they are."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from sglang_lite.errors import EngineError, InvalidRequest, QueueFull
+from sglang_lite.runtime import progress
 from sglang_lite.runtime.config import EngineConfig
 from sglang_lite.runtime.core import EngineCore
 from sglang_lite.runtime.detokenizer import IncrementalDetokenizer, StopScanner
@@ -83,7 +84,17 @@ class EngineLoop:
                 request.usage.compile_s = compile_s if grammar is not None else 0.0
             self._live[rid] = requests
             self._live_samples += samples
-            self._inbox.put((requests, grammar))
+        try:
+            # In the caller's thread: the first mask of a new grammar takes its time.
+            if grammar is not None:
+                for request in requests:
+                    progress.start(request, grammar)
+        except BaseException:
+            for request in requests:
+                request.status = Status.FINISHED
+                self._forget(request)
+            raise
+        self._inbox.put((requests, None))
         return stream
 
     def abort(self, rid: str | None) -> None:
@@ -150,7 +161,7 @@ class EngineLoop:
             if callable(subject):
                 _answer(subject, detail)
             else:
-                self.core.add(subject, detail)
+                self.core.add(subject)
                 # Its abort may have come before it did.
                 self._abort_wanted |= any(request.aborted for request in subject)
 

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from copy import copy
+from typing import TYPE_CHECKING
 
 from sglang_lite.errors import EngineError
 from sglang_lite.outputs import FinishReason, Logprobs, RequestOutput
 from sglang_lite.runtime.request import LogprobLog, Request
 
+if TYPE_CHECKING:
+    from sglang_lite.constrained import CompiledGrammar
 
-def start(request: Request) -> None:
-    """What the grammar forces before the first token becomes part of the first prefill."""
-    if request.matcher is not None and request.remaining:
+
+def start(request: Request, grammar: CompiledGrammar) -> None:
+    """Give the request its matcher and first mask.
+
+    What the grammar forces before the first token becomes part of the first prefill.
+    """
+    from sglang_lite.constrained import GrammarMatcher, allocate_token_bitmask
+
+    request.matcher = GrammarMatcher(grammar)
+    request.mask = allocate_token_bitmask(1, grammar.vocabulary.size)
+    if request.remaining:
         _follow_grammar(request)
 
 
