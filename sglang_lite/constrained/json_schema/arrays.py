@@ -8,7 +8,6 @@ from sglang_lite.constrained import ir
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.contains import lower_contains
 from sglang_lite.constrained.json_schema.intersect import least
-from sglang_lite.constrained.json_schema.values import identity
 
 if TYPE_CHECKING:
     from sglang_lite.constrained.json_schema.lower import Lowering
@@ -61,25 +60,24 @@ def _unique(to: Lowering, record: R.Array) -> ir.Node:
     places = record.prefix if record.max_items is None else record.prefix[: record.max_items]
     listed = [to.finite(schema) for schema in places]
     rest_needed = record.max_items is None or record.max_items > len(places)
-    rest = to.finite(record.rest) if rest_needed else []
+    rest = to.finite(record.rest) if rest_needed else {}
     if rest is None or any(values is None for values in listed):
         to.normaliser.refuse(origin, "uniqueItems", "needs items from a finite set")
         return _containing(to, record) if record.contains else _items(to, record)
     if record.contains:
         to.normaliser.refuse(origin, "uniqueItems", "is combined with contains")
         return _containing(to, record)
-    every = {identity(value): value for values in (*listed, rest) for value in values or ()}
+    every = {mark: value for values in (*listed, rest) for mark, value in (values or {}).items()}
     if len(every) > MAX_DISTINCT:
         to.normaliser.refuse(origin, "uniqueItems", f"has more than {MAX_DISTINCT} values")
         return _items(to, record)
     nodes = {mark: to.constant(value) for mark, value in every.items()}
-    allowed = {identity(value) for value in rest}
-    head = []
-    for values in listed:
-        here = {identity(value) for value in values or ()}
-        head.append(tuple(nodes[mark] if mark in here else ir.NEVER for mark in nodes))
+    head = [
+        tuple(node if mark in (values or ()) else ir.NEVER for mark, node in nodes.items())
+        for values in listed
+    ]
     return ir.repeat_kinds(
-        [ir.Kind(nodes[mark] if mark in allowed else ir.NEVER, 0, 1) for mark in nodes],
+        [ir.Kind(nodes[mark] if mark in rest else ir.NEVER, 0, 1) for mark in nodes],
         record.min_items,
         least(record.max_items, len(every)),
         to.syntax.comma,

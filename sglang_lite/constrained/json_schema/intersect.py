@@ -102,7 +102,7 @@ def _number(left: R.Number, right: R.Number) -> R.Number | None:
     multiple_of = left.multiple_of | right.multiple_of
     not_multiple_of = left.not_multiple_of | right.not_multiple_of
     values = common_values(left.values, right.values)
-    if multiple_of & not_multiple_of or values == ():
+    if multiple_of & not_multiple_of or values == {}:
         return None
     return R.Number(
         lower,
@@ -129,7 +129,7 @@ def _string(left: R.String, right: R.String) -> R.String | None:
     maximum = least(left.max_length, right.max_length)
     matches = left.matches | right.matches
     values = common_values(left.values, right.values)
-    if (maximum is not None and maximum < minimum) or values == ():
+    if (maximum is not None and maximum < minimum) or values == {}:
         return None
     if any(match.positive and match._replace(positive=False) in matches for match in matches):
         return None
@@ -149,7 +149,7 @@ def _array(left: R.Array, right: R.Array) -> R.Array | None:
     if None in prefix:
         maximum = least(maximum, prefix.index(None))
     values = common_values(left.values, right.values)
-    if (maximum is not None and maximum < minimum) or values == ():
+    if (maximum is not None and maximum < minimum) or values == {}:
         return None
     evaluated = (
         None
@@ -190,7 +190,7 @@ def _object(left: R.Object, right: R.Object) -> R.Object | None:
     )
     if maximum is not None and maximum < max(merged.min_properties, len(merged.required)):
         return None
-    if values == () or _clash(left, right) or _clash(right, left):
+    if values == {} or _clash(left, right) or _clash(right, left):
         return None
     return merged
 

@@ -49,7 +49,7 @@ def key_sets(to: Normaliser, names: R.Conj) -> tuple[tuple[str, ...], Automaton 
         except EmptyLanguage:
             continue
         if record.values is not None and len(record.values) <= MAX_LISTED_KEYS:
-            listed.extend(record.values)
+            listed.extend(record.values.values())
         else:
             keys.append(found)
     return tuple(listed), union(keys) if keys else None

@@ -18,6 +18,7 @@ from sglang_lite.constrained.json_schema.strings import is_known
 from sglang_lite.constrained.json_schema.values import (
     common_values,
     kind_of,
+    listing,
 )
 from sglang_lite.errors import InvalidRegex, InvalidSchema
 
@@ -126,9 +127,7 @@ def _listed(node: Node, keyword: str, value: Any, result: R.Alternatives) -> R.A
                 if allowed:
                     narrowed[kind] = (R.Boolean(allowed),)
             else:
-                listed = tuple(items)
-                if record.values is not None:
-                    listed = common_values(record.values, listed) or ()
+                listed = common_values(record.values, listing(items))
                 if listed:
                     narrowed[kind] = (record._replace(values=listed),)
     return narrowed
@@ -259,7 +258,7 @@ def _read_members(
         additional = reader.schema(
             node, schema["additionalProperties"], ("additionalProperties",), scope
         )
-    fields["layers"] = (R.Layer(properties, patterns, additional, silent, True, node),)
+    fields["layers"] = (R.Layer(properties, patterns, additional, silent),)
 
 
 def _schemas(reader: Reader, node: Node, keyword: str, scope: Scope) -> dict[str, R.Conj]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from sglang_lite.constrained import ir
@@ -13,7 +14,7 @@ from sglang_lite.constrained.json_schema.objects import lower_object
 from sglang_lite.constrained.json_schema.satisfiable import satisfiable
 from sglang_lite.constrained.json_schema.strings import lower_string
 from sglang_lite.constrained.json_schema.syntax import Syntax
-from sglang_lite.constrained.json_schema.values import spellings
+from sglang_lite.constrained.json_schema.values import listing, spellings
 from sglang_lite.constrained.json_string import encode_key
 from sglang_lite.errors import GrammarTooComplex
 
@@ -94,17 +95,17 @@ class Lowering:
             )
         return ir.literals(spellings(value))
 
-    def finite(self, schema: R.Conj) -> list[Any] | None:
+    def finite(self, schema: R.Conj) -> R.Listed | None:
         """The values of a conjunction if they are listed, else None."""
-        values: list[Any] = []
+        values: dict[Hashable, Any] = {}
         for records in self.normaliser.alternatives(schema).values():
             for record in records:
                 if isinstance(record, R.Null):
-                    values.append(None)
+                    values.update(listing((None,)))
                 elif isinstance(record, R.Boolean):
-                    values.extend(sorted(record.allowed))
+                    values.update(listing(sorted(record.allowed)))
                 elif record.values is not None:
-                    values.extend(record.values)
+                    values.update(record.values)
                 else:
                     return None
         return values
@@ -145,7 +146,7 @@ class Lowering:
         if isinstance(record, R.Boolean):
             return ir.literals("true" if value else "false" for value in record.allowed)
         if record.values is not None:
-            return ir.union(*(self.constant(value) for value in record.values))
+            return ir.union(*(self.constant(value) for value in record.values.values()))
         if self._count >= MAX_RULES:
             raise GrammarTooComplex(f"JSON Schema lowers to more than {MAX_RULES} rules")
         name = f"{'array' if isinstance(record, R.Array) else 'object'}{self._count}"

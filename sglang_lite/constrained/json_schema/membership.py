@@ -19,10 +19,8 @@ def in_record(value: Any, record: R.Record, satisfies: Satisfies) -> bool:
         return value in record.allowed
     if isinstance(record, R.Null):
         return True
-    if record.values is not None:
-        mark = identity(value)
-        if not any(identity(listed) == mark for listed in record.values):
-            return False
+    if record.values is not None and identity(value) not in record.values:
+        return False
     return fits(value, record, satisfies)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.document import Node
 from sglang_lite.constrained.json_schema.intersect import intersect_records
+from sglang_lite.constrained.json_schema.values import listing
 
 
 class Parts(Protocol):
@@ -63,9 +64,9 @@ def _numbers(record: R.Number) -> Iterator[R.Number]:
     for divisor in record.not_multiple_of:
         yield R.Number(multiple_of=frozenset((divisor,)))
     if record.values is not None:
-        yield R.Number(excluded=frozenset(record.values))
+        yield R.Number(excluded=frozenset(record.values.values()))
     if record.excluded:
-        yield R.Number(values=tuple(sorted(record.excluded)))
+        yield R.Number(values=listing(sorted(record.excluded)))
 
 
 def _strings(record: R.String) -> Iterator[R.String]:
@@ -76,9 +77,9 @@ def _strings(record: R.String) -> Iterator[R.String]:
     for match in sorted(record.matches):
         yield R.String(matches=frozenset((match._replace(positive=not match.positive),)))
     if record.values is not None:
-        yield R.String(excluded=frozenset(record.values))
+        yield R.String(excluded=frozenset(record.values.values()))
     if record.excluded:
-        yield R.String(values=tuple(sorted(record.excluded)))
+        yield R.String(values=listing(sorted(record.excluded)))
 
 
 def _arrays(record: R.Array, origin: Node, make: Parts) -> Iterator[R.Array]:
@@ -105,7 +106,7 @@ def _arrays(record: R.Array, origin: Node, make: Parts) -> Iterator[R.Array]:
         yield R.Array(unique=record.repeated)
     if record.values is not None:
         unlike: tuple[R.Record, ...] = (R.Array(),)
-        for value in record.values:
+        for value in record.values.values():
             others = tuple(_arrays(_like_array(value, origin, make), origin, make))
             unlike = intersect_records("array", unlike, others)
         yield from unlike  # type: ignore[misc]
@@ -134,7 +135,7 @@ def _objects(record: R.Object, origin: Node, make: Parts) -> Iterator[R.Object]:
         yield _obey(witness)
     if record.values is not None:
         unlike: tuple[R.Record, ...] = (R.Object(),)
-        for value in record.values:
+        for value in record.values.values():
             others = tuple(_objects(_like_object(value, origin, make), origin, make))
             unlike = intersect_records("object", unlike, others)
         yield from unlike  # type: ignore[misc]

@@ -205,12 +205,13 @@ class Normaliser:
         if isinstance(record, (R.Null, R.Boolean)) or record.values is None:
             return record
         listed = {
-            identity(value): value for value in record.values if fits(value, record, self.satisfies)
+            mark: value
+            for mark, value in record.values.items()
+            if fits(value, record, self.satisfies)
         }
         if not listed:
             return None
-        default: Any = R.DEFAULTS[kind_of(record.values[0])]
-        return default._replace(values=tuple(listed.values()))
+        return type(record)(values=listed)
 
 
 def _lists(record: R.Record) -> bool:

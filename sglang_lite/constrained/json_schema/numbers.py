@@ -17,7 +17,7 @@ def lower_number(record: R.Number, max_digits: int | None) -> ir.Node:
     A listed value may also be written the way the schema wrote it (``1.0`` beside ``1``).
     """
     if record.values is not None:
-        return ir.literals(text for value in record.values for text in spellings(value))
+        return ir.literals(text for value in record.values.values() for text in spellings(value))
     lower, upper = record.lower, record.upper
     try:
         return ir.terminal(

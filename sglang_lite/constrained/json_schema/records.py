@@ -8,7 +8,7 @@ recursion costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -34,6 +34,9 @@ Conj: TypeAlias = "tuple[Term, ...] | None"
 """All of these terms, sorted and distinct; () allows everything, None nothing."""
 
 ANYTHING: tuple[Term, ...] = ()
+
+Listed: TypeAlias = Mapping[Hashable, Any]
+"""A finite set of JSON values, each under its :func:`~.values.identity`."""
 
 
 def both(left: Conj, right: Conj) -> Conj:
@@ -82,7 +85,7 @@ class Number(NamedTuple):
     integer: bool | None = None
     multiple_of: frozenset[Decimal] = frozenset()
     not_multiple_of: frozenset[Decimal] = frozenset()
-    values: tuple[Any, ...] | None = None
+    values: Listed | None = None
     excluded: frozenset[Any] = frozenset()
 
 
@@ -100,7 +103,7 @@ class String(NamedTuple):
     min_length: int = 0
     max_length: int | None = None
     matches: frozenset[Match] = frozenset()
-    values: tuple[Any, ...] | None = None
+    values: Listed | None = None
     excluded: frozenset[Any] = frozenset()
 
 
@@ -128,7 +131,7 @@ class Array(NamedTuple):
     contains: tuple[Contains, ...] = ()
     unique: Node | None = None
     repeated: Node | None = None
-    values: tuple[Any, ...] | None = None
+    values: Listed | None = None
     evaluated: int | None = 0
     marks: tuple[Conj, ...] = ()
 
@@ -137,7 +140,7 @@ class Layer(NamedTuple):
     """``properties``, ``patternProperties`` and ``additionalProperties`` of one schema object.
 
     They belong together: additional keys are those that the two others of *this* schema leave.
-    ``additional`` is None where the schema is silent.  ``annotates`` is False below a negation.
+    ``silent`` where there is no additionalProperties; ``annotates`` is False below a negation.
     """
 
     properties: Mapping[str, Conj] = {}
@@ -145,7 +148,6 @@ class Layer(NamedTuple):
     additional: Conj = ANYTHING
     silent: bool = True
     annotates: bool = True
-    origin: Node | None = None
 
 
 class Witness(NamedTuple):
@@ -172,7 +174,7 @@ class Object(NamedTuple):
     max_properties: int | None = None
     implies: tuple[tuple[str, tuple[str, ...]], ...] = ()
     witnesses: tuple[Witness, ...] = ()
-    values: tuple[Any, ...] | None = None
+    values: Listed | None = None
 
 
 Record: TypeAlias = Null | Boolean | Number | String | Array | Object

@@ -66,7 +66,7 @@ def satisfiable_record(to: Normaliser, record: R.Record, depth: int = 0) -> bool
     if isinstance(record, (R.Null, R.Boolean)) or id(record) in _FREE:
         return True
     if record.values is not None:
-        return any(_member(to, value, record) for value in record.values)
+        return any(_member(to, value, record) for value in record.values.values())
     if isinstance(record, R.Object):
         return _object(to, record, depth)
     if isinstance(record, R.Array):

@@ -51,7 +51,7 @@ def matching(patterns: Iterable[str], others: Iterable[str], within: Automaton) 
 def string_automaton(record: R.String) -> Automaton:
     """The texts of a record; raises :class:`EmptyLanguage` where there is none."""
     if record.values is not None:
-        return words(tuple(record.values))
+        return words(tuple(record.values.values()))
     regular = _regular(record.matches, record.excluded)
     return bounded(regular, record.min_length, record.max_length)
 
@@ -70,7 +70,7 @@ def string_is_empty(record: R.String) -> bool:
 def lower_string(record: R.String) -> ir.Node:
     """The record as JSON text; listed values in their canonical spelling."""
     if record.values is not None:
-        return ir.literals(encode_key(value) for value in record.values)
+        return ir.literals(encode_key(value) for value in record.values.values())
     if not record.matches and not record.excluded:
         if record.min_length == 0 and record.max_length is None:
             return ir.terminal(json_string())

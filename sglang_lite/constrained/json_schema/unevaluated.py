@@ -30,7 +30,6 @@ def unevaluated_properties(to: Normaliser, term: R.Term, found: R.Alternatives) 
                 {text: R.ANYTHING for layer in known for text in layer.patterns},
                 schema,
                 silent=False,
-                origin=term.node,
             )
             narrowed = (R.Object(layers=(layer,)),)
             result.extend(intersect_records("object", (record,), narrowed))

@@ -7,12 +7,12 @@ are exact.  ``1`` and ``1.0`` are the same number; ``true`` is no number.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from sglang_lite.constrained.json_schema.records import Kind
+from sglang_lite.constrained.json_schema.records import Kind, Listed
 
 
 def kind_of(value: Any) -> Kind:
@@ -39,14 +39,19 @@ def identity(value: Any) -> Hashable:
     return value
 
 
-def common_values(
-    left: tuple[Any, ...] | None, right: tuple[Any, ...] | None
-) -> tuple[Any, ...] | None:
-    """The values that both lists hold, None being no list at all."""
+def listing(values: Iterable[Any]) -> Listed:
+    """A finite set of values; the first of equal ones is kept."""
+    found: dict[Hashable, Any] = {}
+    for value in values:
+        found.setdefault(identity(value), value)
+    return found
+
+
+def common_values(left: Listed | None, right: Listed | None) -> Listed | None:
+    """The values that both sets hold, None being no restriction at all."""
     if left is None or right is None:
         return right if left is None else left
-    marks = {identity(value) for value in right}
-    return tuple(value for value in left if identity(value) in marks)
+    return {mark: value for mark, value in left.items() if mark in right}
 
 
 def is_integer(value: int | Decimal) -> bool:
