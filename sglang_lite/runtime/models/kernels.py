@@ -9,16 +9,17 @@ from sglang_lite.runtime.models import linear as kinds
 from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.models.linear import Linear
 from sglang_lite.runtime.models.quantize import GROUP, Int4Weight, quantise_int4, quantise_int8
-from sglang_lite.runtime.models.weights import NativeInt4, Weights
+from sglang_lite.runtime.models.weights import NativeBlocks, Weights
 
 QUANTIZATIONS = ("int4", "int8")
+_LAYERS_MEASURED = 8
 
 
 class LinearFactory:
     """Makes the linear layers of one model.
 
     * ``quantization=None``: the checkpoint's numbers.  In bfloat16 on a CPU a folder that keeps
-      4-bit originals runs on them where that is faster, up to a number of rows measured here.
+      4- and 8-bit originals runs on them where that is faster: for few rows, how many is measured.
     * ``"int4"``, ``"int8"``: one copy of each matrix in so many bits, the smallest memory; the
       output head stays at 8 bits, because 4 there cost visible quality.
     """
@@ -41,8 +42,9 @@ class LinearFactory:
             raise InvalidRequest(
                 "quantization", quantization, "None, except with dtype='bfloat16' on a CPU"
             )
-        self._native = NativeInt4(weights.folder, config) if self._fast else None
-        self._few_rows: int | None = None
+        self._native = NativeBlocks(weights.folder, config) if self._fast else None
+        # Columns, layer and size of each layer with two kernels.
+        self._switched: list[tuple[int, kinds.SwitchedLinear, int]] = []
 
     def layer(self, prefix: str, *names: str) -> Linear:
         """The linear layer of the matrices ``names``, fused, with their biases if they have any."""
@@ -60,10 +62,26 @@ class LinearFactory:
         """The output head: hidden states to logits."""
         if self._quantization is not None:
             return self._int8([name])
-        return self._dense([name])
+        dense = self._dense([name])
+        native = self._native.int8(name) if self._native is not None else None
+        if native is None:
+            return dense
+        head = kinds.SwitchedLinear(kinds.int8_linear(native), dense, 0)
+        head.few_rows = kinds.measure_crossover([head], native.quants.shape[1])
+        return head
+
+    def tune(self) -> None:
+        """Measure up to how many rows the layers' 4-bit kernels win; after the last layer."""
+        if not self._switched:
+            return
+        columns, largest = max(self._switched, key=lambda item: item[2])[0::2]
+        sample = [layer for k, layer, size in self._switched if (k, size) == (columns, largest)]
+        few_rows = kinds.measure_crossover(sample[:_LAYERS_MEASURED], columns)
+        for _, layer, _ in self._switched:
+            layer.few_rows = few_rows
 
     def _layer(self, names: list[str]) -> Linear:
-        native = self._native.matrix(*names) if self._native is not None else None
+        native = self._native.int4(*names) if self._native is not None else None
         if self._quantization == "int8":
             return self._int8(names)
         if self._quantization == "int4":
@@ -72,11 +90,9 @@ class LinearFactory:
         dense = self._dense(names)
         if native is None:
             return dense
-        few = kinds.int4_linear(native)
-        if self._few_rows is None:
-            columns = native.quants.shape[1]
-            self._few_rows = kinds.measure_crossover(few, dense, columns)
-        return kinds.SwitchedLinear(few, dense, self._few_rows)
+        layer = kinds.SwitchedLinear(kinds.int4_linear(native), dense, 0)
+        self._switched.append((native.quants.shape[1], layer, native.quants.numel()))
+        return layer
 
     def _int4(self, native: Int4Weight | None, names: list[str]) -> Linear:
         if native is not None:
@@ -88,11 +104,9 @@ class LinearFactory:
 
     def _int8(self, names: list[str]) -> Linear:
         weight = self._weights.matrix(*names)
-        return (
-            self._dense(names)
-            if weight.shape[1] % GROUP
-            else kinds.int8_linear(quantise_int8(weight))
-        )
+        if weight.shape[1] % GROUP:
+            return self._dense(names)
+        return kinds.int8_linear(quantise_int8(weight))
 
     def _dense(self, names: list[str]) -> Linear:
         weight = self._weights.matrix(*names).to(self._device, self._dtype)

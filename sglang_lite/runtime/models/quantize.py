@@ -43,12 +43,14 @@ class Int8Weight:
         return (grouped * self.scales.unsqueeze(-1)).flatten(1)
 
     def halves(self) -> Int4Weight:
-        """The high and the low 4 bits as one weight ``[2 * N, K]``; its two halves add up."""
-        offset = self.quants.to(torch.int16) + 128
-        quants = torch.cat([offset >> 4, offset & 15]).to(torch.uint8)
+        """The high and the low 4 bits side by side, ``[N, 2 * K]``: for inputs ``[x, x]``."""
+        offset = self.quants.view(torch.uint8) ^ 128
         high = 16 * self.scales
-        minimums = torch.cat([-8 * high, torch.zeros_like(high)])
-        return Int4Weight(quants, torch.cat([high, self.scales]), minimums)
+        return Int4Weight(
+            torch.cat([offset >> 4, offset & 15], dim=1),
+            torch.cat([high, self.scales], dim=1),
+            torch.cat([-8 * high, torch.zeros_like(high)], dim=1),
+        )
 
 
 def quantise_int4(weight: torch.Tensor) -> Int4Weight:

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors by name, memory-mapped from safetensors files (and its 4-bit twin)."""
+"""A checkpoint's tensors by name, memory-mapped: safetensors, and the GGUF blocks behind them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sglang_lite.errors import ModelNotFound, UnsupportedModel
 from sglang_lite.runtime.gguf import GGUF, Tensor, nibbles
 from sglang_lite.runtime.gguf_convert import row_order, weight_name
 from sglang_lite.runtime.models.config import ModelConfig
-from sglang_lite.runtime.models.quantize import GROUP, Int4Weight
+from sglang_lite.runtime.models.quantize import GROUP, Int4Weight, Int8Weight
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -73,8 +73,8 @@ class Weights:
             )
 
 
-class NativeInt4:
-    """The 4-bit numbers of a folder that was converted from a GGUF file and keeps it.
+class NativeBlocks:
+    """The quantised numbers of a folder that was converted from a GGUF file and keeps it.
 
     The folder's bfloat16 weights are these numbers, rounded: running on them is no further loss.
     """
@@ -82,34 +82,46 @@ class NativeInt4:
     def __init__(self, folder: Path, config: ModelConfig) -> None:
         self._config = config
         path = folder / GGUF_FILE
-        self._gguf = GGUF(path) if path.is_file() else None
-        self._tensors = {
-            weight_name(tensor.name): tensor
-            for tensor in (self._gguf.tensors.values() if self._gguf else ())
-            if tensor.format.name in ("Q4_0", "Q4_1")
-        }
+        tensors = GGUF(path).tensors.values() if path.is_file() else ()
+        self._tensors = {weight_name(tensor.name): tensor for tensor in tensors}
 
-    def matrix(self, *names: str) -> Int4Weight | None:
+    def int4(self, *names: str) -> Int4Weight | None:
         """The matrices one above the other, or None if one of them isn't kept in 4 bits."""
-        if not all(name in self._tensors for name in names):
+        tensors = [self._tensors.get(name) for name in names]
+        parts = [self._read_int4(t) for t in tensors if t and t.format.name in ("Q4_0", "Q4_1")]
+        if len(parts) < len(names):
             return None
-        parts = [self._read(self._tensors[name]) for name in names]
-        return Int4Weight(
-            *(torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True))
-        )
+        joined = [torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True)]
+        return Int4Weight(*joined)
 
-    def _read(self, tensor: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def int8(self, name: str) -> Int8Weight | None:
+        """The matrix, or None if it isn't kept in 8 bits."""
+        tensor = self._tensors.get(name)
+        if tensor is None or tensor.format.name != "Q8_0":
+            return None
         rows, columns = tensor.shape
-        header = 4 if tensor.format.name == "Q4_1" else 2
-        quants = nibbles(tensor.blocks[:, header:]).reshape(rows, columns)
-        halves = np.ascontiguousarray(tensor.blocks[:, :header]).view("<f2").astype(np.float32)
-        scales = halves[:, 0].reshape(rows, columns // GROUP)
-        low = halves[:, 1] if header == 4 else -8 * halves[:, 0]
-        minimums = low.reshape(rows, columns // GROUP)
+        quants = tensor.blocks[:, 2:].view(np.int8).reshape(rows, columns)
+        scales = _halves(tensor, 1).reshape(rows, columns // GROUP)
+        return Int8Weight(*(torch.from_numpy(self._in_order(tensor, x)) for x in (quants, scales)))
+
+    def _read_int4(self, tensor: Tensor) -> list[np.ndarray]:
+        rows, columns = tensor.shape
+        numbers = 2 if tensor.format.name == "Q4_1" else 1
+        quants = nibbles(tensor.blocks[:, 2 * numbers :]).reshape(rows, columns)
+        halves = _halves(tensor, numbers)
+        scales, low = halves[:, 0], halves[:, 1] if numbers == 2 else -8 * halves[:, 0]
+        grouped = [x.reshape(rows, columns // GROUP) for x in (scales, low)]
+        return [self._in_order(tensor, x) for x in (quants, *grouped)]
+
+    def _in_order(self, tensor: Tensor, rows: np.ndarray) -> np.ndarray:
         order = row_order(tensor.name, self._config.raw)
-        if order is None:
-            return quants, scales, minimums
-        return quants[order], scales[order], minimums[order]
+        return np.array(rows) if order is None else rows[order]
+
+
+def _halves(tensor: Tensor, count: int) -> np.ndarray:
+    """The float16 numbers at the start of each block, as float32 ``[blocks, count]``."""
+    raw = np.ascontiguousarray(tensor.blocks[:, : 2 * count])
+    return raw.view("<f2").astype(np.float32)
 
 
 def _weight_files(folder: Path) -> list[str]:
