@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from sglang_lite.constrained.json_schema import lower_json_schema
@@ -37,6 +35,10 @@ MALFORMED = [
     ({"uniqueItems": 1}, "#/uniqueItems"),
     ({"$ref": "#/$defs/missing"}, "#"),
     ({"$ref": "#missing"}, "#"),
+    ({"$ref": "#/items/-1", "items": [True]}, "#"),
+    ({"$ref": "#/items/x", "items": [True]}, "#"),
+    ({"$id": "http://a.org/", "items": {"$ref": "http://[::1/x"}}, "#/items"),
+    ({"$id": "http://a.org/", "items": {"$id": "http://[::1/x"}}, "#/items"),
     ({"$ref": 1}, "#/$ref"),
     ({"properties": {"a/b": {"$ref": "#/nothing"}}}, "#/properties/a~1b"),
 ]

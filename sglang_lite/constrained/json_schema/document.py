@@ -145,10 +145,13 @@ class Document:
         """
         resource = node.resource
         assert resource is not None
-        address, fragment = urldefrag(reference)
+        try:
+            address, fragment = urldefrag(reference)
+            uri = _join(resource.uri, address)
+        except ValueError as error:
+            raise InvalidSchema(node.pointer, f"{keyword} {reference!r}: {error}") from None
         if address:
             self._index()
-            uri = _join(resource.uri, address)
             found = self._resources.get(uri.rstrip("#"))
             if found is None:
                 raise UnsupportedSchema(
@@ -194,8 +197,8 @@ class Document:
         for part in pointer.split("/")[1:]:
             token = part.replace("~1", "/").replace("~0", "~")
             try:
-                schema = schema[int(token)] if isinstance(schema, list) else schema[token]
-            except (KeyError, IndexError, ValueError, TypeError):
+                schema = schema[_place(token)] if isinstance(schema, list) else schema[token]
+            except (KeyError, IndexError, TypeError):
                 raise InvalidSchema(
                     source.pointer, f"{keyword} {reference!r} points to nothing"
                 ) from None
@@ -210,11 +213,14 @@ class Document:
         node = Node(self._known(schema), parent, tokens, resource, self._count)
         self._count += 1
         if isinstance(schema, dict):
-            self._nodes[id(schema)] = node
             own = self._own_id(schema)
             if own is not None:
-                uri = _join(resource.uri if resource else "", own).rstrip("#")
+                try:
+                    uri = _join(resource.uri if resource else "", own).rstrip("#")
+                except ValueError as error:
+                    raise InvalidSchema(node.pointer, f"the identifier {own!r}: {error}") from None
                 node.resource = self._resources[uri] = Resource(uri, node, schema)
+            self._nodes[id(schema)] = node
         return node
 
     def _known(self, schema: Any) -> Any:
@@ -302,6 +308,13 @@ def _no_constant(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(parse_float=_decimal, parse_constant=_no_constant)
+
+
+def _place(token: str) -> int:
+    """An index of a list; raises IndexError for anything that is none."""
+    if not (token.isascii() and token.isdigit()):
+        raise IndexError(token)
+    return int(token)
 
 
 def _join(base: str, address: str) -> str:
