@@ -13,7 +13,7 @@ from json.encoder import encode_basestring
 
 from sglang_lite.constrained import ir
 from sglang_lite.constrained.algebra import combine
-from sglang_lite.constrained.automaton import Automaton, any_text, repeated, words
+from sglang_lite.constrained.automaton import Automaton, Remainder, any_text, repeated, words
 from sglang_lite.constrained.byte_dfa import TextDFA, text_dfa
 from sglang_lite.constrained.charset import ANYTHING, CharSet, characters
 from sglang_lite.constrained.encoding import Encoding
@@ -23,6 +23,9 @@ from sglang_lite.constrained.regex import search
 
 VALUE: Encoding = "json"
 KEY: Encoding = "json-canonical"
+FEW = 8
+"""Up to so many characters of a set, the states of a DFA cost less than tables for counting."""
+
 WHITESPACE = characters(" \t\n\r")
 
 
@@ -56,9 +59,16 @@ def string_automaton(
 def string_node(automaton: Automaton) -> ir.Node:
     """A JSON string, quotes included, whose decoded text is in the language: a value's terminal."""
     rest = automaton.remainder(0)
-    if rest is not None and (rest.minimum, rest.maximum) != (0, None):
+    if rest is not None and _counts(rest):
         return ir.counted(json_char(rest.members), rest.minimum, rest.maximum)
     return ir.terminal(text_dfa(automaton, VALUE, True))
+
+
+def _counts(rest: Remainder) -> bool:
+    """True where a counter costs less than the states of a DFA."""
+    if rest.members == ANYTHING:
+        return (rest.minimum, rest.maximum) != (0, None)
+    return max(rest.minimum, rest.maximum or 0) > FEW
 
 
 def key_dfa(automaton: Automaton) -> TextDFA:

@@ -113,7 +113,8 @@ def test_one_class_repeated_becomes_a_counter() -> None:
     node = string_node(string_automaton(patterns=("^[a-z]{3,500}$",), maximum=40))
     assert isinstance(node, ir.Counted)
     assert (node.minimum, node.maximum) == (3, 40)
-    assert isinstance(string_node(string_automaton(patterns=("^[a-z]+x$",))), ir.Terminal)
+    for pattern in ("^[a-z]+x$", "^[0-9]{4}$", "^[a-z]*$"):
+        assert isinstance(string_node(string_automaton(patterns=(pattern,))), ir.Terminal)
     assert string_node(any_text()) == ir.terminal(json_string())
 
 
