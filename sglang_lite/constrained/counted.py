@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sglang_lite.constrained.cursors import Arc, Cursor
-from sglang_lite.constrained.ir import Counted
-from sglang_lite.constrained.tables import Row, Scan
+from sglang_lite.constrained.ir import ByteDFA, Counted
+from sglang_lite.constrained.tables import SHORT, Row, Scan
 from sglang_lite.constrained.terminals import TerminalTable
 from sglang_lite.constrained.trie import Int32, Place, ranges
 
@@ -86,23 +86,19 @@ class CountedCursor(Cursor):
 class Measure:
     """The tokens below a place, read as characters of one automaton, with how many they hold.
 
-    ``inside``: nodes whose text ends among the characters, and the room that they need (a begun
-    character counts); ``exits``: nodes after the closing byte, and the characters before it.
-    Without a closing byte every end of a character is an exit.
+    The *room* of a token is what it needs if it ends among the characters (a begun one counts).  An
+    exit is a node after the closing byte, with the characters before it.  Without a closing byte
+    every end of a character is an exit.
     """
 
     def __init__(self, table: TerminalTable, place: Place, state: int, close: int) -> None:
-        self.table = table
-        inside, room, exits, chars = _measure(table, place, state, close)
-        trie = table.tables.trie
-        count = trie.token_start[inside + 1] - trie.token_start[inside]
-        room = np.repeat(room, count)
-        order = np.argsort(room, kind="stable")
-        self._tokens = trie.tokens_at(inside)[order]
-        self._room = room[order]
+        self.tables = table.tables
+        measured = _from_root if place is self.tables.trie.root else _below
+        self._room, exits, chars = measured(table, place, state, close)
         order = np.argsort(chars, kind="stable")
         self._exits, self._chars = exits[order], chars[order]
-        self._most = int(max(room.max(initial=0), chars.max(initial=0)))
+        inside = self._room[self._room < OUTSIDE]
+        self._most = int(max(inside.max(initial=0), chars.max(initial=0)))
         self._scans: dict[tuple[int, int], tuple[tuple[Row, ...], tuple[int, ...], Place | None]]
         self._scans = {}
         self._insides: dict[int, tuple[tuple[Row, ...], tuple[int, ...]]] = {}
@@ -119,11 +115,15 @@ class Measure:
         return found
 
     def _scan(self, need: int, room: int) -> tuple[tuple[Row, ...], tuple[int, ...], Place | None]:
-        trie, tables = self.table.tables.trie, self.table.tables
+        trie, tables = self.tables.trie, self.tables
         inside = self._insides.get(room)
         if inside is None:
-            end = int(np.searchsorted(self._room, room, "right"))
-            inside = self._insides.setdefault(room, tables.compact(self._tokens[:end]))
+            flags = self._room <= room
+            if np.count_nonzero(flags) > SHORT:
+                inside = (tables.pack_flags(flags),), ()
+            else:
+                inside = (), tuple(np.flatnonzero(flags).tolist())
+            self._insides[room] = inside
         start = int(np.searchsorted(self._chars, need, "left"))
         end = int(np.searchsorted(self._chars, room, "right"))
         if start >= end:
@@ -133,10 +133,58 @@ class Measure:
         return inside[0] + rows, inside[1] + tokens, trie.place(np.sort(nodes))
 
 
-def _measure(
-    table: TerminalTable, place: Place, state: int, close: int
-) -> tuple[Int32, Int32, Int32, Int32]:
-    """(inside nodes, the room they need, exit nodes, the characters before them)."""
+Measured = tuple[Int32, Int32, Int32]
+"""The room of every token id (OUTSIDE = not inside), exit nodes, the characters before them."""
+
+OUTSIDE = 1 << 30
+
+
+class LoopDFA(ByteDFA):
+    """Any number of characters of a prefix-free automaton; its states are the other's."""
+
+    def __init__(self, char: ByteDFA) -> None:
+        self.char = char
+        self.start = char.start
+
+    def step(self, state: int, byte: int) -> int:
+        """The state after ``byte``, or -1."""
+        target = self.char.step(state, byte)
+        return self.start if target >= 0 and self.char.accepts(target) else target
+
+    def row(self, state: int) -> list[int]:
+        """The 256 targets of ``state``; -1 is a refusal."""
+        accepts, start = self.char.accepts, self.start
+        row = self.char.row(state)
+        ends = {target for target in set(row) if target >= 0 and accepts(target)}
+        return [start if target in ends else target for target in row]
+
+    def accepts(self, state: int) -> bool:
+        """Never: where the characters end is not for this automaton to say."""
+        return False
+
+
+def _from_root(table: TerminalTable, place: Place, state: int, close: int) -> Measured:
+    """Over the class trie, or the byte trie if the automaton tells bytes of a class apart."""
+    loop, trie = table.loop(), table.tables.trie
+    start = loop.dfa.start
+    profile = loop.profile(state, lambda at: at == start)
+    room_at = np.where(profile.states >= 0, profile.chars + ~profile.boundary, OUTSIDE)
+    room_at = np.append(room_at, OUTSIDE).astype(np.int32)
+    room = room_at[profile.trie.node_of_id]
+    boundary, chars = profile.boundary, profile.chars
+    if close < 0:
+        exits, index = profile.trie.members(np.flatnonzero(boundary).astype(np.int32))
+        return room, exits, chars[boundary][index]
+    # Nodes of the closing byte; it may share its class with others, so the byte trie's own.
+    exits = np.flatnonzero(trie.byte == close).astype(np.int32)
+    exits = exits[exits > 0]
+    above = profile.trie.node_of_member[trie.parent[exits]]
+    closing = boundary[above] | ((above == 0) & (state == start))
+    return room, exits[closing], chars[above[closing]]
+
+
+def _below(table: TerminalTable, place: Place, state: int, close: int) -> Measured:
+    """Level by level over the nodes that are reached."""
     trie, start = table.tables.trie, table.dfa.start
     nodes = np.asarray(place.nodes, np.int32)
     states = np.full(len(nodes), state, np.int32)
@@ -165,5 +213,12 @@ def _measure(
             ended = states == start
             exits.append(nodes[ended])
             before.append(chars[ended])
-    joined = [np.concatenate(part).astype(np.int32) for part in (inside, room, exits, before)]
-    return joined[0], joined[1], joined[2], joined[3]
+    nodes = np.concatenate(inside)
+    room_of_id = np.full(table.tables.size, OUTSIDE, np.int32)
+    held = trie.token_start[nodes + 1] - trie.token_start[nodes]
+    room_of_id[trie.tokens_at(nodes)] = np.repeat(np.concatenate(room), held)
+    return (
+        room_of_id,
+        np.concatenate(exits).astype(np.int32),
+        np.concatenate(before).astype(np.int32),
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,52 +13,123 @@ from sglang_lite.constrained.trie import Int32, Trie, ranges
 Flags = NDArray[np.bool_]
 
 DEAD = -1
+UNKNOWN = -3
+DEEP = 24
+"""From this level on a trie is walked node by node."""
+BACKSLASH = 0x5C
+EXACT = np.zeros(256, np.int8)
+"""By lead byte: how many bytes after it are not grouped.  Unicode's whitespace is below these."""
+EXACT[[0xC2, 0xE1, 0xE2, 0xE3, 0xEF]] = 1, 2, 2, 2, 2
+
+
+class Moves(Protocol):
+    """An automaton's transitions by symbol, as a flat array that grows."""
+
+    width: int
+    """Symbols per state."""
+
+    def flat(self) -> Int32:
+        """The target of state s and symbol c at ``s * width + c``.
+
+        UNKNOWN where the state was not asked for yet; the last two states have no targets, so that
+        the indices -1 and -2 lead nowhere.
+        """
+
+    def fetch(self, states: Int32) -> None:
+        """Make the targets of ``states`` known."""
 
 
 class Levels:
     """A trie in breadth-first order: bounds of its levels, each node's parent and symbol."""
 
-    def __init__(self, bounds: list[int], parent: Int32, symbol: NDArray[np.uint8]) -> None:
-        self.bounds, self.parent, self.symbol = bounds, parent, symbol
+    def __init__(self, bounds: list[int], parent: Int32, symbol: NDArray[Any]) -> None:
+        self.bounds, self.parent, self.symbol = bounds, parent, symbol.astype(np.int32)
+        self.deep = bounds[min(DEEP, len(bounds) - 1)]
+        self._deep_nodes = [
+            *zip(parent[self.deep :].tolist(), self.symbol[self.deep :].tolist(), strict=True)
+        ]
 
-    def sweep(
-        self,
-        states: Int32,
-        targets: Callable[[Int32, NDArray[np.uint8]], Int32],
-        seeded: bool = False,
-    ) -> None:
-        """Fill ``states`` (int32[N], negative = not reached) from the nodes that are set.
-
-        ``targets(states, symbols)`` gives the following states; a negative state leads to -1.
-        Without ``seeded`` only the root is set.
-        """
-        bounds, parent, symbol = self.bounds, self.parent, self.symbol
-        for start, end in pairwise(bounds[1:]):
-            before = states[parent[start:end]]
-            alive = np.flatnonzero(before >= 0)
-            if not len(alive):
-                if seeded:
-                    continue
-                break
-            here = states[start:end]
-            if 3 * len(alive) < len(before):
-                here[alive] = targets(before[alive], symbol[start:end][alive])
-            elif seeded:
-                np.copyto(here, targets(before, symbol[start:end]), where=here < 0)
+    def sweep(self, states: Int32, moves: Moves) -> None:
+        """Fill ``states`` (int32[N]) from that of the root; negative = not reached."""
+        width = moves.width
+        moves.fetch(states[:1])
+        for start, end in pairwise(self.bounds[1 : DEEP + 1]):
+            before = states[self.parent[start:end]]
+            live = int(np.count_nonzero(before >= 0))
+            if not live:
+                states[start:] = DEAD
+                return
+            here, symbol = states[start:end], self.symbol[start:end]
+            if 4 * live < end - start:
+                alive = np.flatnonzero(before >= 0)
+                here.fill(DEAD)
+                here[alive] = _targets(before[alive], symbol[alive], moves, width)
             else:
-                here[:] = targets(before, symbol[start:end])
+                here[:] = _targets(before, symbol, moves, width)
+        if self._deep_nodes:
+            self._sweep_deep(states, moves)
+
+    def _sweep_deep(self, states: Int32, moves: Moves) -> None:
+        """Few nodes on many levels, mostly runs of one character: one by one."""
+        first = self.bounds[DEEP - 1]
+        found = states[first : self.deep].tolist()
+        rows: dict[int, list[int]] = {}
+        width = moves.width
+        for parent, symbol in self._deep_nodes:
+            state = found[parent - first]
+            if state < 0:
+                found.append(DEAD)
+                continue
+            row = rows.get(state)
+            if row is None:
+                moves.fetch(np.array([state], np.int32))
+                row = rows[state] = moves.flat()[state * width : (state + 1) * width].tolist()
+            found.append(row[symbol])
+        states[self.deep :] = found[self.deep - first :]
+
+    def chars(self, ends: Flags) -> Int32:
+        """For each node how many nodes on the way to it, itself included, are set in ``ends``."""
+        found = ends.astype(np.int32)
+        found[0] = 0
+        for start, end in pairwise(self.bounds[1:]):
+            found[start:end] += found[self.parent[start:end]]
+        return found
 
 
-def levels_of(trie: Trie) -> Levels:
-    """The levels of the byte trie itself."""
-    return Levels(trie.bounds, trie.parent, trie.byte)
+def _targets(states: Int32, symbols: Int32, moves: Moves, width: int) -> Int32:
+    index = states * np.int32(width)
+    index += symbols
+    reached: Int32 = moves.flat().take(index)
+    if int(reached.min()) == UNKNOWN:
+        moves.fetch(states)
+        reached = moves.flat().take(index)
+    return reached
+
+
+class ByteTrie:
+    """The byte trie with the interface of :class:`ClassTrie`: each node is its only member."""
+
+    def __init__(self, trie: Trie, size: int) -> None:
+        self.count = len(trie.byte)
+        self.node_of_member = np.arange(self.count, dtype=np.int32)
+        self.levels = Levels(trie.bounds, trie.parent, trie.byte)
+        self.node_of_id = np.full(size, self.count, np.int32)
+        ends = np.repeat(np.arange(self.count, dtype=np.int32), np.diff(trie.token_start))
+        self.node_of_id[trie.tokens] = ends
+
+    def members(self, nodes: Int32) -> tuple[Int32, Int32]:
+        """(``nodes``, their indices)."""
+        return nodes, np.arange(len(nodes), dtype=np.int32)
 
 
 class ClassTrie:
     """The byte trie modulo a partition of the bytes, about a tenth of its size.
 
-    Automata that treat the bytes of a class alike are walked on it.  ``members`` of a node are the
-    byte trie's nodes (CSR); ``node_of_id`` is the node at which each token id ends.
+    Automata that treat the bytes of a class alike are walked on it.  A symbol is a class, or 256
+    and the byte itself: below a backslash, where JSON has hexadecimal digits, and in characters
+    some of whose neighbours are whitespace.
+    ``members`` of a node are the byte trie's nodes (CSR), ``node_of_member`` is the way back;
+    ``node_of_id`` is the node at which each token id ends.
     """
 
     def __init__(self, trie: Trie, size: int, classes: NDArray[np.uint8]) -> None:
@@ -67,17 +138,24 @@ class ClassTrie:
         self.samples = np.unique(classes, return_index=True)[1]
         count = len(trie.byte)
         node = np.zeros(count, np.int64)
+        escape, exact = np.zeros(count, np.bool_), np.zeros(count, np.int8)
         parents, symbols, bounds = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], [0, 1]
         for start, end in zip(trie.bounds[1:], trie.bounds[2:], strict=False):
-            keys = node[trie.parent[start:end]] * 256 + classes[trie.byte[start:end]]
-            unique, inverse = np.unique(keys, return_inverse=True)
+            above, byte = trie.parent[start:end], trie.byte[start:end]
+            escape[start:end] = escape[above] | (byte == BACKSLASH)
+            # A lead of three bytes makes two more exact, one of two bytes one.
+            exact[start:end] = np.where(EXACT[byte], EXACT[byte], np.maximum(exact[above], 1) - 1)
+            own = escape[start:end] | (exact[above] > 0)
+            symbol = np.where(own, 256 + byte.astype(np.int64), classes[byte])
+            unique, inverse = np.unique(node[above] * 512 + symbol, return_inverse=True)
             node[start:end] = bounds[-1] + inverse
-            parents.append(unique >> 8)
-            symbols.append(unique & 255)
+            parents.append(unique >> 9)
+            symbols.append(unique & 511)
             bounds.append(bounds[-1] + len(unique))
         self.count = bounds[-1]
         parent = np.concatenate(parents).astype(np.int32)
-        self.levels = Levels(bounds, parent, np.concatenate(symbols).astype(np.uint8))
+        self.levels = Levels(bounds, parent, np.concatenate(symbols).astype(np.int16))
+        self.node_of_member = node.astype(np.int32)
         self._members = np.argsort(node, kind="stable").astype(np.int32)
         held = np.bincount(node, minlength=self.count)
         self._member_start = np.concatenate([[0], np.cumsum(held)]).astype(np.int32)
@@ -96,7 +174,8 @@ class ClassTrie:
     def nbytes(self) -> int:
         """Bytes of memory that the arrays take."""
         arrays = (self.levels.parent, self.levels.symbol, self._members, self._member_start)
-        return sum(array.nbytes for array in (*arrays, self.node_of_id))
+        arrays = (*arrays, self.node_of_member, self.node_of_id)
+        return sum(array.nbytes for array in arrays)
 
 
 def json_classes() -> NDArray[np.uint8]:

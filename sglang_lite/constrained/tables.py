@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sglang_lite.constrained.ir import ByteDFA
-from sglang_lite.constrained.levels import ClassTrie, Flags, json_classes
+from sglang_lite.constrained.levels import ByteTrie, ClassTrie, Flags, json_classes
 from sglang_lite.constrained.trie import Int32, Place, Trie
 
 if TYPE_CHECKING:
@@ -57,6 +57,11 @@ class Tables:
         """The trie modulo the classes of bytes that most automata treat alike."""
         return ClassTrie(self.trie, self.size, json_classes())
 
+    @cached_property
+    def bytes(self) -> ByteTrie:
+        """The byte trie as levels."""
+        return ByteTrie(self.trie, self.size)
+
     def terminal(self, dfa: ByteDFA) -> TerminalTable:
         """The table of ``dfa``."""
         from sglang_lite.constrained.terminals import TerminalTable
@@ -68,11 +73,17 @@ class Tables:
 
     def prepare(self) -> None:
         """Make the tables of JSON's own terminals now, not when a text first needs them."""
-        from sglang_lite.constrained.json_string import json_key, json_string
+        from sglang_lite.constrained.json_string import json_char, json_key, json_string
+        from sglang_lite.constrained.json_string import whitespace as gap
 
-        for dfa in (json_string(), json_key()):
-            self.terminal(dfa).scan(self.trie.root, dfa.start)
-            self.terminal(dfa).scan(self.trie.root, dfa.body)
+        for dfa in (json_string(), json_key(), gap(16)):
+            table = self.terminal(dfa)
+            table.scan(self.trie.root, dfa.start)
+            table.scan(self.trie.root, dfa.body)
+        table = self.terminal(json_string())
+        table.endings(json_string().body)
+        char = json_char()
+        self.terminal(char).measure(self.trie.root, char.start, ord('"')).scan(0, None)
 
     def pack(self, tokens: Int32) -> Row:
         """The row with the bits of ``tokens``."""

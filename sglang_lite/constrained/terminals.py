@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sglang_lite.constrained.ir import Bound, ByteDFA
-from sglang_lite.constrained.levels import DEAD, ByteTrie, ClassTrie, Flags, Levels
+from sglang_lite.constrained.levels import DEAD, UNKNOWN, ByteTrie, ClassTrie, Flags, Levels
 from sglang_lite.constrained.profiles import Profile, Reach
 from sglang_lite.constrained.tables import Scan
 from sglang_lite.constrained.trie import Int32, Place, distinct, ranges
@@ -56,19 +56,17 @@ class TerminalTable:
         self._loop: TerminalTable | None = None
         self._profiles: dict[int, Profile] = {}
         self._endings: dict[int, tuple[Levels, Int32]] = {}
-        # Two more rows than states, so that the targets of -1 and -2 are -1.
-        self._targets = np.full((10, 256), DEAD, np.int32)
-        self._class_targets: Int32 | None = None
-        self._accepts = np.zeros(10, np.bool_)
-        self._known = np.ones(10, np.bool_)
-        self._known[:8] = False
-        self._flagged = 0
+        self.by_byte = ByteMoves(dfa)
+        self._by_class: ClassMoves | None = None
 
     def scan(self, place: Place, state: int) -> Scan:
         """The tokens below ``place`` read from ``state``; memoised."""
         key = (place, state)
         found = self._scans.get(key)
         if found is None:
+            near = self.dfa.near(state, self.tables.trie.longest)
+            if near != state:
+                return self._scans.setdefault(key, self.scan(place, near))
             found = self._scans.setdefault(key, self._scan(place, state))
         return found
 
@@ -111,8 +109,7 @@ class TerminalTable:
 
     def _reach(self, place: Place, state: int) -> Reach:
         row = self.dfa.row(state)
-        with self._lock:
-            self._flag(state)
+        self.by_byte.flag(state)
         if 256 - row.count(DEAD) <= FEW_BYTES:
             found = self._walk(place, state)
             if found is not None:
@@ -130,6 +127,8 @@ class TerminalTable:
 
     def _walk(self, place: Place, state: int) -> Reach | None:
         """Node by node; None if there are too many."""
+        if len(place.nodes) > FEW_NODES:
+            return None
         trie, rows = self.tables.trie, self.dfa.row
         inside: list[int] = []
         exits: list[int] = []
@@ -192,12 +191,16 @@ class TerminalTable:
         """The state at each node of ``trie`` on the way from ``state`` at the root."""
         states = np.full(trie.count, DEAD, np.int32)
         states[0] = state
-        step = self._class_step if isinstance(trie, ClassTrie) else self._step
-        trie.levels.sweep(states, step)
+        if isinstance(trie, ByteTrie):
+            trie.levels.sweep(states, self.by_byte)
+        else:
+            if self._by_class is None:
+                self._by_class = ClassMoves(self.by_byte, trie)
+            trie.levels.sweep(states, self._by_class)
         return states
 
     def _gather(self, trie: ClassTrie | ByteTrie, states: Int32) -> Reach:
-        accepts = self._accepts[states] & (states >= 0)
+        accepts = self.accepting(states)
         inside = np.append((states >= 0) & ~accepts, False)
         # The root is where tokens begin; none ends there.
         accepts[0] = inside[0] = False
@@ -210,9 +213,8 @@ class TerminalTable:
         levels, nodes = plain.endings(body)
         states = np.full(len(nodes), DEAD, np.int32)
         states[0] = state
-        levels.sweep(states, self._step)
-        accepts = self._accepts[states] & (states >= 0)
-        return Reach(rows, tokens, nodes[accepts])
+        levels.sweep(states, self.by_byte)
+        return Reach(rows, tokens, nodes[self.accepting(states)])
 
     def _bounded(self, bound: Bound) -> Reach:
         """As the automaton without the bound, less what is too long or too short."""
@@ -250,65 +252,114 @@ class TerminalTable:
             found = self._endings.setdefault(state, (levels, kept))
         return found
 
-    def accepting(self, states: Int32) -> Flags:
-        """Which of ``states`` (-1 = none) accept."""
-        return self._accepts[states] & (states >= 0)
-
     # -- the automaton as arrays -----------------------------------------------------------------
 
     def targets(self, states: Int32, bytes_: NDArray[np.uint8]) -> tuple[Int32, Flags]:
         """For each (state, byte) the state it leads to (-1 = refused) and whether that accepts."""
-        reached = self._step(states, bytes_)
-        return reached, self._accepts[reached] & (reached >= 0)
+        self.by_byte.fetch(states)
+        reached = self.by_byte.flat()[states * 256 + bytes_]
+        return reached, self.accepting(reached)
 
-    def _step(self, states: Int32, bytes_: NDArray[np.uint8]) -> Int32:
-        with self._lock:
-            self._fetch(states)
-            return self._targets[states, bytes_]
+    def accepting(self, states: Int32) -> Flags:
+        """Which of ``states`` (-1 = none) accept."""
+        return self.by_byte.accepts[states] & (states >= 0)
 
-    def _class_step(self, states: Int32, classes: NDArray[np.uint8]) -> Int32:
-        """As :meth:`_step` for classes of bytes; SPLIT where these part."""
-        with self._lock:
-            self._fetch(states)
-            if self._class_targets is None:
-                self._class_targets = self._classified(self._targets)
-            return self._class_targets[states, classes]
 
-    def _classified(self, targets: Int32) -> Int32:
-        classes = self.tables.classes
-        found = targets[:, classes.samples]
-        # One wrong byte spoils its class.
-        rows, bytes_ = np.nonzero(found[:, classes.classes] != targets)
-        found[rows, classes.classes[bytes_]] = SPLIT
-        return found
+class ByteMoves:
+    """The rows of a DFA as one array, filled as states are asked for."""
 
-    def _fetch(self, states: Int32) -> None:
+    width = 256
+
+    def __init__(self, dfa: ByteDFA) -> None:
+        self._dfa = dfa
+        self._lock = threading.RLock()
+        self._targets = _no_targets(8, 256)
+        self._known = np.zeros(10, np.bool_)
+        self._known[-2:] = True
+        self._flagged = 0
+        self.accepts: Flags = np.zeros(10, np.bool_)
+        """By state; the last entries, for the indices -1 and -2, are False."""
+
+    def flat(self) -> Int32:
+        """See :class:`Moves`."""
+        return self._targets
+
+    def fetch(self, states: Int32) -> None:
         """Ask the automaton for the rows of ``states`` that were not used before."""
-        known = self._known[states]
-        if known.all():
-            return
-        found = distinct(states[~known])
-        for state in found.tolist():
-            row = self.dfa.row(state)
-            # Makes room for the targets first, so that a state in an array has a row in them.
-            self._flag(max(row))
-            self._targets[state] = row
-            self._known[state] = True
-        if self._class_targets is not None:
-            self._class_targets[found] = self._classified(self._targets[found])
+        with self._lock:
+            self.flag(int(states.max(initial=DEAD)))
+            known = self._known[states]
+            if not known.all():
+                for state in np.unique(states[~known]).tolist():
+                    row = self._dfa.row(state)
+                    # Room for the targets first: a state in an array has a row in the others.
+                    self.flag(max(row))
+                    self._targets[state * 256 : (state + 1) * 256] = row
+                    self._known[state] = True
 
-    def _flag(self, top: int) -> None:
+    def flag(self, top: int) -> None:
         """Make room for the states up to ``top`` and ask which of them accept."""
-        if top < self._flagged:
-            return
-        size = len(self._accepts)
-        if top + 2 >= size:
-            more = max(size, top + 3 - size)
-            dead = np.full((more, 256), DEAD, np.int32)
-            self._targets = np.concatenate([self._targets, dead])
-            self._class_targets = None
-            self._accepts = np.concatenate([self._accepts, np.zeros(more, np.bool_)])
-            self._known = np.concatenate([self._known[:-2], np.zeros(more, np.bool_), [True, True]])
-        for state in range(self._flagged, top + 1):
-            self._accepts[state] = self.dfa.accepts(state)
-        self._flagged = top + 1
+        with self._lock:
+            if top < self._flagged:
+                return
+            size = len(self.accepts) - 2
+            if top >= size:
+                grown = max(2 * size, top + 1)
+                targets = _no_targets(grown, 256)
+                targets[: size * 256] = self._targets[: size * 256]
+                known = np.zeros(grown + 2, np.bool_)
+                known[:size], known[-2:] = self._known[:size], True
+                accepts = np.zeros(grown + 2, np.bool_)
+                accepts[:size] = self.accepts[:size]
+                self._targets, self._known, self.accepts = targets, known, accepts
+            for state in range(self._flagged, top + 1):
+                self.accepts[state] = self._dfa.accepts(state)
+            self._flagged = top + 1
+
+
+class ClassMoves:
+    """The same by symbols of a class trie; SPLIT where the bytes of a class part."""
+
+    width = 512
+
+    def __init__(self, moves: ByteMoves, trie: ClassTrie) -> None:
+        self._moves = moves
+        self._trie = trie
+        self._lock = threading.Lock()
+        self._targets = _no_targets(8, 512)
+
+    def flat(self) -> Int32:
+        """See :class:`Moves`."""
+        return self._targets
+
+    def fetch(self, states: Int32) -> None:
+        """Ask for the rows of ``states`` that were not used before."""
+        with self._lock:
+            self._moves.fetch(states)
+            # As many rows as by byte: states in an array have a row in the others.
+            room = len(self._moves.accepts) - 2
+            size = len(self._targets) // 512 - 2
+            if room > size:
+                grown = _no_targets(room, 512)
+                grown[: size * 512] = self._targets[: size * 512]
+                self._targets = grown
+            table = self._targets.reshape(-1, 512)
+            missing = np.unique(states[table[states, 0] == UNKNOWN])
+            if len(missing):
+                table[missing] = self._classified(missing)
+
+    def _classified(self, states: Int32) -> Int32:
+        classes, samples = self._trie.classes, self._trie.samples
+        targets = self._moves.flat().reshape(-1, 256)[states]
+        found = targets[:, samples]
+        # One byte that differs spoils its class.
+        rows, bytes_ = np.nonzero(found[:, classes] != targets)
+        found[rows, classes[bytes_]] = SPLIT
+        unused = np.full((len(found), 256 - found.shape[1]), DEAD, np.int32)
+        return np.concatenate([found, unused, targets], axis=1)
+
+
+def _no_targets(states: int, width: int) -> Int32:
+    targets = np.full((states + 2) * width, UNKNOWN, np.int32)
+    targets[-2 * width :] = DEAD
+    return targets

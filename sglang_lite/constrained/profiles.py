@@ -1,0 +1,67 @@
+"""Walks over all tokens that also count characters: states and counts of the trie's nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from sglang_lite.constrained.levels import ByteTrie, ClassTrie, Flags
+from sglang_lite.constrained.tables import Row
+from sglang_lite.constrained.trie import Int32
+
+if TYPE_CHECKING:
+    from sglang_lite.constrained.terminals import TerminalTable
+
+
+class Reach(NamedTuple):
+    """Insides as rows and ids, and the byte trie's nodes at which the automaton accepts."""
+
+    rows: tuple[Row, ...]
+    tokens: tuple[int, ...]
+    exits: Int32
+
+
+class Profile:
+    """All tokens read from one state: at each node the state, and the whole characters so far.
+
+    ``pairs`` are the different (state, characters); a bound on the length is a choice among them.
+    """
+
+    def __init__(self, table: TerminalTable, state: int, boundary: Callable[[int], bool]) -> None:
+        self.tables = table.tables
+        self.trie: ClassTrie | ByteTrie = self.tables.classes
+        states = table.swept(self.trie, state)
+        if (states < -1).any():
+            self.trie = self.tables.bytes
+            states = table.swept(self.trie, state)
+        self.states = states
+        # Index -1, the last, stands for nodes that are not reached.
+        count = int(states.max()) + 2
+        met = np.zeros(count, np.bool_)
+        met[states] = True
+        flags = np.zeros(count, np.bool_)
+        for known in np.flatnonzero(met[:-1]).tolist():
+            flags[known] = boundary(known)
+        self.boundary: Flags = flags[states]
+        self.boundary[0] = False
+        self.chars = self.trie.levels.chars(self.boundary)
+        self.accepts = table.accepting(states)
+        self.accepts[0] = False
+        self._live = np.flatnonzero(states >= 0)[1:]
+        width = int(self.chars.max()) + 1
+        keys = states[self._live] * width + self.chars[self._live]
+        used = np.zeros(count * width, np.bool_)
+        used[keys] = True
+        self._index = (np.cumsum(used) - 1)[keys]
+        self.pairs = [divmod(key, width) for key in np.flatnonzero(used).tolist()]
+
+    def reach(self, fits: Flags) -> Reach:
+        """Insides and exits if only those of :attr:`pairs` count that are set in ``fits``."""
+        kept = np.zeros(self.trie.count + 1, np.bool_)
+        kept[self._live] = fits[self._index]
+        exits = np.flatnonzero(kept[:-1] & self.accepts).astype(np.int32)
+        kept[:-1] &= ~self.accepts
+        row = self.tables.pack_flags(kept[self.trie.node_of_id])
+        return Reach((row,), (), self.trie.members(exits)[0])
