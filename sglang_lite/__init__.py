@@ -30,6 +30,8 @@ _HOMES = {
     "sglang_lite.lang.backends.endpoint": "RuntimeEndpoint",
     "sglang_lite.lang.backends.openai": "OpenAI",
     "sglang_lite.lang.backends.mock": "Mock",
+    "sglang_lite.lang.backends.fuzz": "Fuzz",
+    "sglang_lite.lang.backends.cassette": "Record Replay",
     "sglang_lite.runtime.engine": "Engine",
     "sglang_lite.runtime.default_model": "default_model_path",
     "sglang_lite.sampling_params": "SamplingParams",

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sglang_lite.errors import InvalidRequest
+from sglang_lite.lang.backends.cassette import Cassette, Tape
+from sglang_lite.lang.backends.registry import current_backend
 from sglang_lite.lang.generation import derived_seed
 from sglang_lite.lang.loop import BODIES
 from sglang_lite.lang.run import CURRENT_RUN, Run
@@ -82,6 +84,7 @@ class Batch:
         self._rows = rows
         self._settings = settings
         self._options = dict(options)
+        self._tape = None if settings.journal is None else Tape(settings.journal)
         if isinstance(rows, (list, tuple)):
             for number, row in enumerate(rows):  # a wrong row is found before any is run
                 self._call(number, row)
@@ -140,6 +143,9 @@ class Batch:
 
     async def _run_row(self, number: int, row: Any) -> ProgramState:
         call = self._call(number, row)
+        if self._tape is not None:
+            scope = f"row {number}: {call.args!r} {sorted(call.kwargs.items())!r}"
+            call.backend = Cassette(self._tape, current_backend(call.backend), scope)
         run = call.make_run()
         try:
             await self._program.finish(call, run)

@@ -174,7 +174,12 @@ def _take_logprobs(meta: dict[str, Any], side: str, logprobs: Logprobs | None) -
 def _warn_if_cut(executor: Executor, node: Gen, sample: Sample, params: SamplingParams) -> None:
     cut = sample.finish_reason is not None and sample.finish_reason.type == "length"
     chosen = "max_new_tokens" in node.given
-    if cut and not chosen and node.name is not None and executor.run.warn_once(node.where):
+    if (
+        cut
+        and not chosen
+        and node.name is not None
+        and executor.run.warn_once(f"{node.where} {node.label}")
+    ):
         limit = params.max_new_tokens
         log.warning("%s at %s was cut at max_tokens=%s", node.label, node.where, limit)
 

@@ -202,8 +202,8 @@ class SglFunction:
           ``ordered=False`` yields them as they finish (see :meth:`imap` for the row numbers).
         * ``on_error``: "raise" stops at the first failed row; "return" goes on, and that row's
           state raises when it is read (``state.error()`` tells).
-        * ``journal``: a JSONL file to which finished rows are appended; rows found in it are not
-          run again.
+        * ``journal``: a JSONL file to which every answer of the model is appended; a batch that
+          was killed goes on from it: answers in it are not generated again.
 
         Everything else is as in :meth:`run`; with a ``seed`` every row has its own.
         """
