@@ -164,7 +164,7 @@ class TextDFA(ByteDFA):
         if key == "close":
             return _NOWHERE
         if key == "open":
-            return tuple(self._number(0) if byte == 0x22 else DEAD for byte in range(256))
+            return (*_NOWHERE[:0x22], self._number(0), *_NOWHERE[0x23:])
         quote = DEAD
         if isinstance(key, int):
             partition, targets = self.automaton.arcs(key)
