@@ -36,6 +36,7 @@ class EngineConfig:
     max_queued_requests: int
     schedule_policy: str
     disable_radix_cache: bool
+    deterministic: bool
     random_seed: int
     decode_log_interval: int
 
@@ -51,6 +52,7 @@ class EngineConfig:
         max_queued_requests: int | None = None,
         schedule_policy: str = "fcfs",
         disable_radix_cache: bool = False,
+        deterministic: bool = False,
         random_seed: int | None = 0,
         decode_log_interval: int = 40,
     ) -> EngineConfig:
@@ -72,6 +74,7 @@ class EngineConfig:
             max_queued_requests=_count("max_queued_requests", max_queued_requests, 16_384),
             schedule_policy=schedule_policy,
             disable_radix_cache=disable_radix_cache,
+            deterministic=deterministic,
             random_seed=secrets.randbits(63) if random_seed is None else random_seed,
             decode_log_interval=_count("decode_log_interval", decode_log_interval, 40),
         )

@@ -38,6 +38,7 @@ class EngineCore:
         self.scheduler = Scheduler(config)
         self.metrics = Metrics(config.decode_log_interval)
         self._on_finished = on_finished
+        self._one_by_one = config.deterministic
 
     @property
     def busy(self) -> bool:
@@ -72,7 +73,7 @@ class EngineCore:
                 return
             for request in step:
                 request.started_at = request.started_at or started
-            results = run_step(self.model, step)
+            results = self._compute(step)
         except Exception as error:
             self._fail_step(error)
             return
@@ -81,6 +82,15 @@ class EngineCore:
             if request.status is Status.RUNNING:
                 self._guard(request, partial(self._apply, request, results.get(request)))
         self.metrics.step_done(started, step, self.scheduler)
+
+    def _compute(self, step: dict[Request, int]) -> dict[Request, int | Exception]:
+        if not self._one_by_one:
+            return run_step(self.model, step)
+        # Deterministic: a row's results must not depend on how many others there are.
+        results: dict[Request, int | Exception] = {}
+        for request, count in step.items():
+            results |= run_step(self.model, {request: count})
+        return results
 
     def _apply(self, request: Request, result: int | Exception | None) -> None:
         """Take in what a step produced for one request."""

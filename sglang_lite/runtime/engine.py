@@ -43,7 +43,8 @@ class Engine:
     * ``tokenizer_path``: where the tokenizer is, if not with the model.
     * ``dtype``: "auto", "bfloat16", "float16" or "float32".  ``device``: "auto", "cpu", "cuda".
     * ``quantization``: the linear layers' format, for example "int4"; None keeps the checkpoint's.
-    * ``deterministic``: the same text for a request alone and in any batch, somewhat slower.
+    * ``deterministic``: bit-identical results for a request alone, in any batch, cached or
+      preempted.  Each sequence is computed by itself, so a batch is no faster than its parts.
     * ``context_length``: most tokens of a sequence, at most the model's own.
     * ``max_running_requests``: most samples that run at once.
     * ``max_total_tokens``: number of KV slots, shared by running requests and the prefix cache;
@@ -104,7 +105,12 @@ class Engine:
         )
         tokenizer = Tokenizer.from_pretrained(tokenizer_path or folder, chat_template)
         model = load_model(
-            folder, dtype=dtype, device=device, quantization=quantization, kv_slots=slots
+            folder,
+            dtype=dtype,
+            device=device,
+            quantization=quantization,
+            deterministic=deterministic,
+            kv_slots=slots,
         )
         config = EngineConfig.of(
             model,
@@ -114,6 +120,7 @@ class Engine:
             schedule_policy=schedule_policy,
             max_queued_requests=max_queued_requests,
             disable_radix_cache=disable_radix_cache,
+            deterministic=deterministic,
             random_seed=random_seed,
             decode_log_interval=decode_log_interval,
         )

@@ -11,6 +11,7 @@ from bisect import insort
 import numpy as np
 
 from sglang_lite.outputs import FinishReason
+from sglang_lite.runtime.chunks import Chunks, FixedChunks
 from sglang_lite.runtime.config import EngineConfig
 from sglang_lite.runtime.kv_pool import KVPool
 from sglang_lite.runtime.policy import POLICIES, WINDOW
@@ -34,6 +35,8 @@ class Scheduler:
         self.config = config
         self.pool = KVPool(config.max_total_tokens)
         self.tree = RadixTree()
+        size = config.chunked_prefill_size
+        self.chunks = FixedChunks(min(size, 64)) if config.deterministic else Chunks(size)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         # Requests that can't go on for want of slots; the caller finishes them.
@@ -57,12 +60,12 @@ class Scheduler:
         budget = self.config.chunked_prefill_size
         for request in [r for r in self.running if not r.prefilling]:
             if request.status is Status.RUNNING and self._grow(request, step):
-                step[request] = request.pending
+                step[request] = self.chunks.decode_row(request)
         # However many decodes there are, prompts get on.
         budget = max(budget - sum(step.values()), budget // 8, 1)
         for request in [r for r in self.running if r.prefilling]:
             if budget > 0:
-                step[request] = min(request.pending, budget)
+                step[request] = self.chunks.next_row(request, budget)
                 budget -= step[request]
         # Who was just preempted would come back at once, and be preempted again.
         if budget > 0 and self.waiting and self.preempted_total == preempted_before:
@@ -72,7 +75,7 @@ class Scheduler:
 
     def checkpoint(self, request: Request, *, oldest: bool = False) -> None:
         """Put the computed tokens into the tree, so that others can reuse them from now on."""
-        count, before = request.computed, request.protected
+        count, before = self.chunks.reusable(request), request.protected
         if self.config.disable_radix_cache or count <= before:
             return
         own = request.slots[before:count].copy()
@@ -142,7 +145,7 @@ class Scheduler:
             elif self._must_wait_for_prefix(request):
                 continue
             elif self._start(request):
-                step[request] = min(request.pending, budget)
+                step[request] = self.chunks.next_row(request, budget)
                 budget -= step[request]
                 admitted.append(request)
             else:
@@ -157,7 +160,9 @@ class Scheduler:
         """Reserve all slots of the request's tokens and let it run, if there is room."""
         if not self.config.disable_radix_cache:
             self._checkpoint_relatives(request)
-            match = self.tree.match(request.tokens, request.match_limit, request.namespace)
+            cached, _ = self.tree.peek(request.tokens, request.match_limit, request.namespace)
+            usable = self.chunks.usable(cached)
+            match = self.tree.match(request.tokens, usable, request.namespace)
             cached, slots = len(match), match.slots
             self.tree.lock(match.node)
             request.node = match.node

@@ -29,7 +29,8 @@ class Bench:
     """An :class:`EngineCore` without its thread, and everything that was submitted to it."""
 
     def __init__(self, slots: int = 4096, context_length: int = 2048, **options: Any) -> None:
-        self.model = ToyModel(slots, context_length, NO_EOS)
+        shape_sensitive = bool(options.get("deterministic"))
+        self.model = ToyModel(slots, context_length, NO_EOS, shape_sensitive)
         self.config = EngineConfig.of(self.model, **options)
         self.core = EngineCore(self.model, self.config, lambda request: None)
         self.scheduler = self.core.scheduler

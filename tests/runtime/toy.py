@@ -44,8 +44,14 @@ class ToyModel:
     """The `Model` protocol over a hash of the tokens in the slots."""
 
     def __init__(
-        self, slots: int = 4096, context_length: int = 2048, eos_bias: float = -2.0
+        self,
+        slots: int = 4096,
+        context_length: int = 2048,
+        eos_bias: float = -2.0,
+        shape_sensitive: bool = False,
     ) -> None:
+        """``shape_sensitive``: what a token leaves in its slot depends on the row and the batch
+        that it was computed in, like the last bits of a real model's."""
         self.config = ModelConfig(
             model_type="toy",
             vocab_size=VOCAB,
@@ -65,6 +71,7 @@ class ToyModel:
         self.device = torch.device("cpu")
         self.dtype = torch.float32
         self.eos_bias = eos_bias
+        self.shape_sensitive = shape_sensitive
         self.tokens = np.full(slots, -1, dtype=np.int64)
         self.positions = np.full(slots, -1, dtype=np.int64)
         self.computed: list[tuple[int, int]] = []
@@ -75,6 +82,8 @@ class ToyModel:
         ids, hidden, offset = batch.input_ids.numpy(), [], 0
         for row in batch.rows:
             new = ids[offset : offset + row.new_tokens]
+            if self.shape_sensitive:
+                new = new + 1000 * (row.start + 7 * row.end + 49 * len(batch.rows))
             self.tokens[row.slots[row.start :]] = new
             self.positions[row.slots[row.start :]] = np.arange(row.start, row.end)
             offset += row.new_tokens

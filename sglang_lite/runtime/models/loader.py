@@ -10,6 +10,7 @@ import torch
 
 from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.attention.cpu import TorchAttention
+from sglang_lite.runtime.attention.sequence import SequenceAttention
 from sglang_lite.runtime.models.base import Model
 from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.models.decoder import FUSED_FAMILIES, FusedDecoder
@@ -31,9 +32,11 @@ def load_model(
     dtype: str = "auto",
     device: str = "auto",
     quantization: str | None = None,
+    deterministic: bool = False,
 ) -> Model:
     """Load the model folder at ``path`` with a KV cache of ``kv_slots`` tokens.
 
+    ``deterministic``: attention that doesn't depend on where in the pool a sequence lies.
     Raises :class:`ModelNotFound` where files are missing, :class:`UnsupportedModel` where the
     model cannot be run correctly, :class:`InvalidRequest` for a wrong parameter.
     """
@@ -43,7 +46,7 @@ def load_model(
         raise InvalidRequest("kv_slots", kv_slots, "at least 1")
     where = resolve_device(device)
     precision = resolve_dtype(dtype, config, where)
-    attention = TorchAttention(where)
+    attention = SequenceAttention(where) if deterministic else TorchAttention(where)
     if config.model_type in FUSED_FAMILIES:
         weights = Weights(folder)
         linears = LinearFactory(weights, config, precision, where, quantization)
