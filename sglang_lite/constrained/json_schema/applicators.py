@@ -169,7 +169,7 @@ def _dependent(
         if keyword == "dependencies" and isinstance(schema, (list, str)):
             continue
         demanded = to.expand_all(to.in_place(term, schema, keyword, name), tracking)
-        free: R.Alternatives = {**R.EVERYTHING, "object": (forbid(name, to),)}
+        free: R.Alternatives = {**R.EVERYTHING, "object": (forbid(name),)}
         present: R.Alternatives = {"object": (R.Object(required=(name,)),)}
         both = intersect(found, intersect(present, demanded))
         found = union(intersect(found, free), both, absorb=not tracking)

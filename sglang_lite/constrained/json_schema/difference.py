@@ -20,6 +20,7 @@ from sglang_lite.constrained.json_schema.intersect import (
     too_many,
 )
 from sglang_lite.constrained.json_schema.negate import complement, forbid, negated_terms
+from sglang_lite.constrained.json_schema.presence import merged
 from sglang_lite.constrained.json_schema.satisfiable import satisfiable_record
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def subtract(
         for other in refused.get(kind, ()):
             kept = _without(to, kind, kept, other, origin)
             if absorb and kind == "object":
-                kept = absorbed(kept)
+                kept = merged(absorbed(kept))
         if kept:
             result[kind] = tuple(kept)
     return result
@@ -79,7 +80,7 @@ def complement_parts(to: Normaliser, record: R.Record, origin: Node) -> tuple[R.
     first: list[R.Record] = []
     agreed: tuple[R.Record, ...] = (R.Object(),)
     for name, schema in tags.items():
-        first.append(forbid(name, to))
+        first.append(forbid(name))
         for negated in negated_terms(schema):
             other = R.Object(required=(name,), layers=(to.member(name, negated),))
             first.extend(intersect_records("object", agreed, (other,)))
@@ -121,7 +122,7 @@ def _constraints(record: R.Record) -> frozenset[object]:
     marks: set[object] = set(record.required)
     marks.update(id(layer) for layer in record.layers)
     marks.update(id(witness) for witness in record.witnesses)
-    marks.update(record.implies)
+    marks.update(record.clauses)
     marks.add(("names", record.names))
     marks.add(("count", record.min_properties, record.max_properties))
     if record.values is not None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.membership import layer_schema, member_schema
+from sglang_lite.constrained.json_schema.presence import merged
 from sglang_lite.constrained.json_schema.values import common_values
 from sglang_lite.errors import GrammarTooComplex
 
@@ -70,6 +71,8 @@ def union(*cases: R.Alternatives, absorb: bool = True) -> R.Alternatives:
             known.extend(record for record in records if record not in known)
             if len(known) > MAX_ALTERNATIVES:
                 raise too_many(len(known))
+    if absorb and len(result.get("object", ())) > 1:
+        result["object"] = merged(result["object"])
     return {kind: tuple(records) for kind, records in result.items()}
 
 
@@ -184,7 +187,7 @@ def _object(left: R.Object, right: R.Object) -> R.Object | None:
         R.both(left.names, right.names),
         max(left.min_properties, right.min_properties),
         maximum,
-        _joined(left.implies, right.implies),
+        _joined(left.clauses, right.clauses),
         _joined(left.witnesses, right.witnesses),
         values,
     )

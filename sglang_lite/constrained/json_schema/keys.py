@@ -30,8 +30,8 @@ def declared_names(record: R.Object, listed: Iterable[str] = ()) -> list[str]:
     for layer in record.layers:
         names.update(dict.fromkeys(layer.properties))
     names.update(dict.fromkeys(record.required))
-    for name, others in record.implies:
-        names.update(dict.fromkeys((name, *others)))
+    for clause in record.clauses:
+        names.update(dict.fromkeys(sorted(clause.absent | clause.present)))
     names.update(dict.fromkeys(listed))
     return list(names)
 

@@ -288,14 +288,18 @@ def _read_dependent_required(
     """``dependentRequired``, and the lists of names in ``dependencies``."""
     if not isinstance(value, dict):
         raise InvalidSchema(f"{node.pointer}/{keyword}", f"{keyword} is an object")
-    rules = []
+    rules: list[R.Clause] = []
     for name, names in value.items():
         if keyword == "dependencies" and isinstance(names, str):
             names = [names]
         if keyword == "dependencies" and not isinstance(names, list):
             continue
-        rules.append((name, names_of(node, f"{keyword}/{name}", names)))
-    fields["implies"] = fields.get("implies", ()) + tuple(rules)
+        rules.extend(
+            R.Clause(frozenset((other,)), frozenset((name,)))
+            for other in names_of(node, f"{keyword}/{name}", names)
+            if other != name
+        )
+    fields["clauses"] = fields.get("clauses", ()) + tuple(rules)
 
 
 _READERS: dict[str, tuple[R.Kind, Callable[..., None]]] = {

@@ -89,8 +89,8 @@ def _in_object(value: dict[str, Any], record: R.Object, satisfies: Satisfies) ->
         return False
     if record.max_properties is not None and len(value) > record.max_properties:
         return False
-    for name, names in record.implies:
-        if name in value and any(other not in value for other in names):
+    for clause in record.clauses:
+        if clause.absent <= value.keys() and clause.present.isdisjoint(value):
             return False
     for name, item in value.items():
         if not satisfies(name, record.names) or not satisfies(item, member_schema(record, name)):

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.document import Node
 from sglang_lite.constrained.json_schema.intersect import intersect_records
+from sglang_lite.constrained.json_schema.presence import forbidding
 from sglang_lite.constrained.json_schema.values import listing
 
 
@@ -119,7 +120,7 @@ def _like_array(value: list[Any], origin: Node, make: Parts) -> R.Array:
 
 def _objects(record: R.Object, origin: Node, make: Parts) -> Iterator[R.Object]:
     for name in record.required:
-        yield forbid(name, make)
+        yield forbid(name)
     for layer in record.layers:
         yield from _layer(layer, origin, make)
     if record.names != R.ANYTHING:
@@ -128,9 +129,9 @@ def _objects(record: R.Object, origin: Node, make: Parts) -> Iterator[R.Object]:
         yield R.Object(max_properties=record.min_properties - 1)
     if record.max_properties is not None:
         yield R.Object(min_properties=record.max_properties + 1)
-    for name, names in record.implies:
-        for other in names:
-            yield R.Object(required=(name,), layers=(make.member(other, None),))
+    for clause in record.clauses:
+        layers = tuple(forbidding(name) for name in sorted(clause.present))
+        yield R.Object(required=tuple(sorted(clause.absent)), layers=layers)
     for witness in record.witnesses:
         yield _obey(witness)
     if record.values is not None:
@@ -141,9 +142,9 @@ def _objects(record: R.Object, origin: Node, make: Parts) -> Iterator[R.Object]:
         yield from unlike  # type: ignore[misc]
 
 
-def forbid(name: str, make: Parts) -> R.Object:
+def forbid(name: str) -> R.Object:
     """Objects without the key ``name``."""
-    return R.Object(layers=(make.member(name, None),))
+    return R.Object(layers=(forbidding(name),))
 
 
 def _layer(layer: R.Layer, origin: Node, make: Parts) -> Iterator[R.Object]:

@@ -17,6 +17,7 @@ from sglang_lite.constrained.json_schema.document import Document, Node
 from sglang_lite.constrained.json_schema.intersect import intersect
 from sglang_lite.constrained.json_schema.keywords import Reader
 from sglang_lite.constrained.json_schema.membership import fits, in_record
+from sglang_lite.constrained.json_schema.presence import forbidding
 from sglang_lite.constrained.json_schema.unevaluated import (
     unevaluated_items,
     unevaluated_properties,
@@ -102,6 +103,8 @@ class Normaliser:
 
     def member(self, name: str, schema: R.Conj) -> R.Layer:
         """The layer that only restricts ``name``: one object for one restriction."""
+        if schema is None:
+            return forbidding(name)
         known = self._members.get((name, schema))
         if known is None:
             known = R.Layer(properties={name: schema}, annotates=False)

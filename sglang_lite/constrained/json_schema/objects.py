@@ -43,9 +43,11 @@ def lower_object(to: Lowering, record: R.Object) -> ir.Node:
         value = to.value(schema)
         members.append(ir.Member(encode_key(name), value, name in required))
     clauses = [
-        ir.Clause(present=(places[other],), absent=(places[name],))
-        for name, others in record.implies
-        for other in others
+        ir.Clause(
+            tuple(places[name] for name in sorted(clause.present)),
+            tuple(places[name] for name in sorted(clause.absent)),
+        )
+        for clause in record.clauses
     ]
     extras = []
     if keys is not None:

@@ -164,15 +164,22 @@ class Witness(NamedTuple):
     names: Conj = ANYTHING
 
 
+class Clause(NamedTuple):
+    """One of ``present`` is there, or one of ``absent`` is missing."""
+
+    present: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
+
+
 class Object(NamedTuple):
-    """Members by name, by count, by which others are present (``implies``: name, then names)."""
+    """Members by name, by count, by which others are present."""
 
     required: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
     names: Conj = ANYTHING
     min_properties: int = 0
     max_properties: int | None = None
-    implies: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    clauses: tuple[Clause, ...] = ()
     witnesses: tuple[Witness, ...] = ()
     values: Listed | None = None
 
