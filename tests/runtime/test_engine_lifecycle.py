@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -280,3 +282,19 @@ def test_snapshot_is_json(engine: Engine) -> None:
 def test_outputs_are_request_outputs(engine: Engine) -> None:
     outputs = list(engine.submit(request(engine, "x", rid="name", max_new_tokens=2)))
     assert all(isinstance(output, RequestOutput) and output.rid == "name" for output in outputs)
+
+
+def test_the_interpreter_exits_while_requests_run() -> None:
+    code = (
+        "from tests.runtime.toy import toy_engine, request\n"
+        "import time\n"
+        "engine = toy_engine()\n"
+        "engine.toy.before_step = lambda: time.sleep(0.01)\n"
+        "stream = engine.submit(request(engine, 'x', max_new_tokens=1500, ignore_eos=True))\n"
+        "print(len(next(stream).token_ids))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == "1\n"
+    assert done.stderr == ""
