@@ -29,7 +29,7 @@ from sglang_lite.constrained.charset import (
 from sglang_lite.errors import GrammarTooComplex
 
 DEAD = -1
-MAX_STATES = 200_000
+MAX_STATES = 100_000
 
 
 class EmptyLanguage(ValueError):

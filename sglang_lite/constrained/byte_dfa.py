@@ -11,7 +11,7 @@ from sglang_lite.constrained.ir import Bound, ByteDFA
 from sglang_lite.constrained.lengths import Bounded
 from sglang_lite.errors import GrammarTooComplex
 
-MAX_STATES = 400_000
+MAX_STATES = 100_000
 _NOWHERE = (DEAD,) * 256
 
 
@@ -84,7 +84,7 @@ class TextDFA(ByteDFA):
                 return bounded.fits(here, length + chars)
             return any(t != DEAD and bounded.fits(t, length + chars + 1) for t in here[1])
 
-        return Bound(plain, plain.number(inner), boundary, fits)
+        return Bound(plain, plain.number(inner), boundary, fits, bounded.holds(length))
 
     def needs(self, absent: frozenset[int]) -> bool:
         """False for JSON values: every character has a spelling in printable ASCII."""

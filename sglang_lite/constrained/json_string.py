@@ -19,13 +19,10 @@ from sglang_lite.constrained.charset import ANYTHING, CharSet, characters
 from sglang_lite.constrained.encoding import Encoding
 from sglang_lite.constrained.formats import format_automaton
 from sglang_lite.constrained.lengths import bounded
-from sglang_lite.constrained.regex import search
+from sglang_lite.constrained.regex import FEW, search
 
 VALUE: Encoding = "json"
 KEY: Encoding = "json-canonical"
-FEW = 8
-"""Up to so many characters of a set, the states of a DFA cost less than tables for counting."""
-
 WHITESPACE = characters(" \t\n\r")
 
 

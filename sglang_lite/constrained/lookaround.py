@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from sglang_lite.constrained.algebra import trimmed
 from sglang_lite.constrained.automaton import Automaton
 from sglang_lite.constrained.charset import CharSet
-from sglang_lite.constrained.regex import END, FrameTable
 from sglang_lite.constrained.regex_ast import ANY_TEXT, Alt, Chars, Look, Node, Repeat, Seq, seq
+from sglang_lite.constrained.regex_frames import END, FrameTable
 from sglang_lite.errors import GrammarTooComplex
 
 MAX_THREADS = 2_000
