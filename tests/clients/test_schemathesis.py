@@ -1,0 +1,26 @@
+"""schemathesis over the OpenAPI document: no request, valid or not, makes a 5xx."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.server.live import Live
+
+pytest.importorskip("schemathesis")
+
+
+@pytest.mark.timeout(600)
+def test_no_5xx(live: Live) -> None:
+    code = "from schemathesis.cli import schemathesis; schemathesis()"
+    command = [
+        *(sys.executable, "-c", code, "run", f"{live.url}/openapi.json", "--mode", "all"),
+        *("--max-examples", "20", "--checks", "not_a_server_error", "--phases", "fuzzing"),
+        # Aborting everything would end the other requests of the run.
+        *("--exclude-path", "/abort_request", "--generation-database", "none"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    live.engine.check()
