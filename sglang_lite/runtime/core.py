@@ -130,7 +130,7 @@ class EngineCore:
 
     def _fail(self, request: Request, error: BaseException) -> None:
         """End a request and its sibling samples, which share its stream."""
-        for sibling in request.siblings:
+        for sibling in list(request.siblings):
             if sibling.status is not Status.FINISHED:
                 self.scheduler.finish(sibling, keep=False)
                 self._on_finished(sibling)

@@ -144,6 +144,8 @@ class Engine:
         self, model: Model, tokenizer: Tokenizer, config: EngineConfig, served_model_name: str
     ) -> None:
         tokenizer.extend(model.config.vocab_size, model.config.eos_token_ids)
+        # Made here rather than by the first two threads that need it.
+        _ = tokenizer.vocabulary
         self.tokenizer = tokenizer
         self.model_config: ModelConfig = model.config
         self.context_length = config.context_length
@@ -187,7 +189,10 @@ class Engine:
         check_request(request, self.model_config.vocab_size, self.config)
         constraint = request.sampling_params.constraint
         grammar = None if constraint is None else self.compile(constraint)
-        return self._loop.submit(request, grammar, submitted_at)
+        stream = self._loop.submit(request, grammar, submitted_at)
+        # Whoever reads the stream needs the engine, even if no one else refers to it.
+        stream.owner = self
+        return stream
 
     async def asubmit(self, request: GenerateRequest) -> OutputStream:
         """:meth:`submit` for an event loop: a constraint is compiled in another thread."""

@@ -204,6 +204,8 @@ class EngineLoop:
             siblings = self._live.get(request.rid, [])
             if all(sibling.status is Status.FINISHED for sibling in siblings):
                 self._live.pop(request.rid, None)
+                # Without this cycle they, their stream and its engine are freed at once.
+                siblings.clear()
 
     def _die(self, error: BaseException) -> None:
         """Nothing runs any more: every present and future waiter gets an error."""

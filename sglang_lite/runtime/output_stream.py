@@ -23,13 +23,15 @@ class OutputStream:
     """The outputs of one request, in order, until every one of its ``samples`` has finished.
 
     Read it once, either with ``for`` or with ``async for``.  What was produced before a failure is
-    delivered first, then :class:`EngineError` is raised, at every further read too.  Leaving an
+    delivered first, then :class:`EngineError` is raised, at every further read too.  It keeps its
+    ``owner``, the engine, alive.  Leaving an
     ``async for`` early aborts the request; with a plain ``for``, call :meth:`abort`.
     """
 
     def __init__(self, rid: str, samples: int, abort: Callable[[], None]) -> None:
         self.rid = rid
         self.samples = samples
+        self.owner: object = None
         self._abort = abort
         self._unfinished = samples
         self._outputs: deque[RequestOutput] = deque()

@@ -68,7 +68,8 @@ class Scheduler:
                 step[request] = self.chunks.next_row(request, budget)
                 budget -= step[request]
         # Who was just preempted would come back at once, and be preempted again.
-        if budget > 0 and self.waiting and self.preempted_total == preempted_before:
+        calm = self.preempted_total == preempted_before
+        if budget > 0 and calm and len(self.running) < self.config.max_running_requests:
             self._admit(step, budget)
         self.new_token_ratio = max(self.new_token_ratio - 0.001, 0.1)
         return step

@@ -232,6 +232,11 @@ def test_an_engine_that_is_dropped_stops_its_thread() -> None:
     assert not thread.is_alive()
 
 
+def test_a_stream_keeps_its_engine() -> None:
+    texts = [result["text"] for result in toy_engine().generate("x", greedy(30), stream=True)]
+    assert len(texts) == 30
+
+
 def test_idle_engine_does_nothing(engine: Engine) -> None:
     engine.generate("x", greedy(2))
     wait_until_idle(engine)
