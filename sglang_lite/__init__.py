@@ -29,6 +29,7 @@ _HOMES = {
     "sglang_lite.lang.backends.base": "Backend",
     "sglang_lite.lang.backends.endpoint": "RuntimeEndpoint",
     "sglang_lite.lang.backends.openai": "OpenAI",
+    "sglang_lite.lang.backends.runtime": "Runtime",
     "sglang_lite.lang.backends.mock": "Mock",
     "sglang_lite.lang.backends.fuzz": "Fuzz",
     "sglang_lite.lang.backends.cassette": "Record Replay",

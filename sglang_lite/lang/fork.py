@@ -37,6 +37,11 @@ class ProgramStateGroup:
             return self._parent._wait(lambda: self._values(key))
         return self._states[key]
 
+    def __setitem__(self, index: int, state: ProgramState) -> None:
+        """Only what ``g[i] += expression`` does: put the same state back."""
+        if self._states[index] is not state:
+            raise InvalidRequest("state", state, "the state that is there; forks are not replaced")
+
     async def _values(self, name: str) -> list[Any]:
         return [await state.aio[name] for state in self._states]
 

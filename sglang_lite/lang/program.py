@@ -13,10 +13,10 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from sglang_lite.errors import InvalidRequest, NotSupported
-from sglang_lite.lang import batch
-from sglang_lite.lang.backends.registry import current_backend
+from sglang_lite.lang import batch, tracing
+from sglang_lite.lang.backends.registry import as_backend, current_backend
 from sglang_lite.lang.events import Event
-from sglang_lite.lang.expressions import checked_fields
+from sglang_lite.lang.expressions import checked_fields, gen
 from sglang_lite.lang.loop import (
     BODIES,
     aiterate,
@@ -26,6 +26,7 @@ from sglang_lite.lang.loop import (
     iterate,
     spawn,
 )
+from sglang_lite.lang.nodes import RoleBegin, RoleEnd, Text
 from sglang_lite.lang.run import CURRENT_RUN, Run
 from sglang_lite.lang.state import AsyncProgramState, ProgramState
 from sglang_lite.sampling_params import FIELD_NAMES, SamplingParams
@@ -250,6 +251,43 @@ class SglFunction:
         """:meth:`run_batch` for coroutines."""
         pairs = [pair async for pair in self.aimap(rows, **options)]
         return [state for _, state in sorted(pairs, key=lambda pair: pair[0])]
+
+    # Without a model
+
+    def trace(self, *, backend: Any = None, **arguments: Any) -> tracing.Trace:
+        """Run the body once on dummies and return what it appended.
+
+        ``backend`` is SGLang's argument; tracing needs none, so it must be None or a backend.
+        """
+        if backend is not None:
+            as_backend(backend)
+        return tracing.trace(self, arguments)
+
+    def check(self, *, backend: Any = None, **arguments: Any) -> list[tracing.Problem]:
+        """What is wrong with this program, found without a model (the body runs on dummies).
+
+        Finds undefined variables, wrong expressions, roles that do not fit, constraints that are
+        malformed (or that ``backend`` refuses), and stops that a constraint never lets appear.
+        """
+        refuses = None if backend is None else as_backend(backend).refuses
+        return tracing.check(self, arguments, refuses)
+
+    def cache(self, backend: Any = None) -> None:
+        """Compute the program's constant beginning now, so that every run finds it cached."""
+        constant: list[Any] = []
+        for node in tracing.trace(self, {}).nodes:
+            if not isinstance(node, (Text, RoleBegin, RoleEnd)):
+                break
+            constant.append(node)
+        if not any(isinstance(node, Text) for node in constant):
+            return
+
+        def prefix(s: ProgramState) -> None:
+            for node in constant:
+                s += node
+            s += gen(max_tokens=0)
+
+        SglFunction(prefix).run(backend=backend)
 
     # Arguments
 

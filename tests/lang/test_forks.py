@@ -207,6 +207,9 @@ def test_wrong_uses_are_refused_at_the_call():
             forks += ["only one"]
         with pytest.raises(IndexError):
             forks[2]
+        forks[0] += "text"
+        with pytest.raises(sgl.InvalidRequest, match="replaced"):
+            forks[0] = forks[1]
         return len(forks)
 
     assert program.run(backend=sgl.Mock()).ret_value == 2

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sglang_lite.constraint import Constraint
 from sglang_lite.errors import NotSupported
 from sglang_lite.lang.chat_template import ChatTemplate, chatml
 from sglang_lite.lang.nodes import LogprobOptions
@@ -101,6 +102,10 @@ class Backend(ABC):
 
     async def choose(self, prompt: Prompt, choices: Sequence[str]) -> str | None:
         """A choice made without scores, for backends that have none; None: use :meth:`score`."""
+        return None
+
+    def refuses(self, constraint: Constraint) -> str | None:
+        """Why this backend would not take a constraint; None where it would, or cannot tell."""
         return None
 
     async def flush_cache(self) -> bool:

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from sglang_lite.errors import EngineError
+from sglang_lite.constraint import Constraint
+from sglang_lite.errors import ConstraintError, EngineError
 from sglang_lite.lang.backends.base import Backend, ChoiceScores, common_prefix
 from sglang_lite.lang.chat_template import ChatTemplate
 from sglang_lite.lang.nodes import LogprobOptions
@@ -138,6 +139,14 @@ class EngineBackend(Backend):
 
     def _entries(self, tokens: Sequence[TokenLogprob]) -> list[list[Any]]:
         return [[value, id, self.tokenizer.token_text(id)] for value, id in tokens]
+
+    def refuses(self, constraint: Constraint) -> str | None:
+        """The compiler's reason."""
+        try:
+            self.engine.compile(constraint)
+        except ConstraintError as error:
+            return str(error)
+        return None
 
     async def flush_cache(self) -> bool:
         """See :meth:`Backend.flush_cache`."""
