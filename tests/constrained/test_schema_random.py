@@ -79,7 +79,13 @@ def keywords(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]
     )
 
 
-SCHEMAS = st.recursive(st.one_of(st.booleans(), keywords(st.booleans())), keywords, max_leaves=4)
+SIMPLE = st.one_of(st.booleans(), keywords(st.booleans()))
+NESTED = st.recursive(SIMPLE | st.just({"$ref": "#/$defs/A"}), keywords, max_leaves=4)
+SCHEMAS = st.builds(
+    lambda schema, shared: schema if isinstance(schema, bool) else {**schema, "$defs": shared},
+    NESTED,
+    st.fixed_dictionaries({"A": SIMPLE}),
+)
 
 
 def clean(value: Any) -> Any:
