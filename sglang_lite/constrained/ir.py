@@ -39,13 +39,15 @@ class Bound(NamedTuple):
 
     ``boundary(s)`` says that a state of ``dfa`` lies between two characters of the text, and
     ``fits(s, n)`` whether in state ``s``, reached after ``n`` more whole characters, the text can
-    still be completed (where ``dfa`` accepts: whether it is complete).
+    still be completed (where ``dfa`` accepts: whether it is complete).  ``monotone``: what fits
+    after some characters fits after fewer, too.
     """
 
     dfa: ByteDFA
     state: int
     boundary: Callable[[int], bool]
     fits: Callable[[int, int], bool]
+    monotone: bool
 
 
 @runtime_checkable

@@ -6,6 +6,7 @@ names and are cut off where a declared name is complete, so no product of automa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -40,6 +41,21 @@ class Path(NamedTuple):
     last: tuple[int, ...]
     place: Place | None
     whole: bool
+
+
+Way = tuple[int, int, tuple[int, ...], "Place | None"]
+"""A member that tokens go along: its bit, its index, the ids, the place after its key."""
+
+
+def ways(place: Place, names: Names, member_of: Mapping[bytes, int]) -> tuple[Way, ...]:
+    """The ways of those of ``names`` that are members and that some token goes along."""
+    found: list[Way] = []
+    for name in names.texts[names.low : names.high]:
+        index = member_of.get(name, -1)
+        path = follow(place, name, names.depth) if index >= 0 else None
+        if path is not None and (path.inner or path.whole):
+            found.append((1 << index, index, path.inner + path.last, path.place))
+    return tuple(found)
 
 
 def follow(place: Place, name: bytes, depth: int) -> Path:
@@ -145,26 +161,19 @@ class KeyCursor(Cursor):
                 tokens += inside.tokens
                 for _, after in inside.exits:
                     exits += self._extra_exits(index, place, after)
-        return Scan(tuple(rows), tuple(tokens), tuple(exits))
+        return Scan(tuple(rows), tuple(dict.fromkeys(tokens)), tuple(exits))
 
     def _scan_names(
         self, place: Place, tokens: list[int], exits: list[tuple[tuple[Frame, ...], Place]]
     ) -> None:
         """The tokens that go along the allowed names."""
         plan, progress = self.plan, self.progress
-        texts, low, high, depth = self.names
-        allowed, member_of = plan.allowed(progress), plan.member_of
-        known = plan.paths(place, depth)
-        for name in texts[low:high]:
-            index = member_of.get(name, -1)
-            if index < 0 or not allowed >> index & 1:
-                continue
-            path = known.get(name) or plan.path(place, name, depth)
-            tokens += path.inner
-            if path.whole:
-                tokens += path.last
-                if path.place is not None:
-                    exits.append((plan.member_frames(progress, index), path.place))
+        allowed = plan.allowed(progress)
+        for bit, index, ids, after in plan.ways(place, self.names):
+            if allowed & bit:
+                tokens += ids
+                if after is not None:
+                    exits.append((plan.member_frames(progress, index), after))
 
     def _scan_extra(self, place: Place, cursor: TerminalCursor) -> Scan:
         """The tokens of another key, less those that run into a declared name."""
@@ -185,7 +194,7 @@ class KeyCursor(Cursor):
     def _whole(self, place: Place) -> Cut:
         """Where tokens below ``place`` complete a declared name."""
         texts, low, high, depth = self.names
-        paths = [self.plan.path(place, name, depth) for name in texts[low:high]]
+        paths = [follow(place, name, depth) for name in texts[low:high]]
         return [(path.place, path.last) for path in paths if path.whole]
 
     def _cut(self, place: Place, cursor: TerminalCursor) -> Cut:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sglang_lite.constrained.cursors import TerminalCursor
 from sglang_lite.constrained.frames import Expansion, Frame, LeafFrame, Stack
 from sglang_lite.constrained.ir import Object
-from sglang_lite.constrained.keys import KeyCursor, Names, Path, follow
+from sglang_lite.constrained.keys import KeyCursor, Names, Way, ways
 from sglang_lite.constrained.presence import Presence
 from sglang_lite.constrained.tables import Scan
 from sglang_lite.constrained.trie import Place
@@ -64,7 +64,7 @@ class ObjectPlan:
         self._cursors: dict[tuple[object, ...], KeyCursor] = {}
         self._completable: dict[Progress, bool] = {}
         self.extra_scans: dict[tuple[object, ...], Scan] = {}
-        self._paths: dict[tuple[Place, int], dict[bytes, Path]] = {}
+        self._ways: dict[tuple[Place, int, int, int], tuple[Way, ...]] = {}
 
     # -- progress --------------------------------------------------------------------------------
 
@@ -239,20 +239,14 @@ class ObjectPlan:
             found = self._cursors.setdefault(key, found)
         return found
 
-    def paths(self, place: Place, depth: int) -> dict[bytes, Path]:
-        """By name, the way of its bytes from ``depth`` on below ``place``; filled on demand."""
-        key = (place, depth)
-        found = self._paths.get(key)
+    def ways(self, place: Place, names: Names) -> tuple[Way, ...]:
+        """See :func:`ways`; memoised for the declared names."""
+        if names.texts is not self.names:
+            return ways(place, names, self.member_of)
+        key = (place, names.low, names.high, names.depth)
+        found = self._ways.get(key)
         if found is None:
-            found = self._paths.setdefault(key, {})
-        return found
-
-    def path(self, place: Place, name: bytes, depth: int) -> Path:
-        """The way of ``name[depth:]`` below ``place``; memoised."""
-        known = self.paths(place, depth)
-        found = known.get(name)
-        if found is None:
-            found = known[name] = follow(place, name, depth)
+            found = self._ways[key] = ways(place, names, self.member_of)
         return found
 
     def member(self, names: Names) -> int:

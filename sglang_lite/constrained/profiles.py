@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from sglang_lite.constrained.ir import Bound
 from sglang_lite.constrained.levels import ByteTrie, ClassTrie, Flags
 from sglang_lite.constrained.tables import Row
 from sglang_lite.constrained.trie import Int32
@@ -56,6 +57,21 @@ class Profile:
         used[keys] = True
         self._index = (np.cumsum(used) - 1)[keys]
         self.pairs = [divmod(key, width) for key in np.flatnonzero(used).tolist()]
+
+    def fitting(self, bound: Bound) -> Flags:
+        """Which of :attr:`pairs` fit into ``bound``."""
+        if not bound.monotone:
+            return np.array([bound.fits(*pair) for pair in self.pairs], np.bool_)
+        fits = np.zeros(len(self.pairs), np.bool_)
+        state, reached = -1, False
+        # Backwards, so the longest of each state comes first: most often all of them fit.
+        for index in range(len(self.pairs) - 1, -1, -1):
+            at, chars = self.pairs[index]
+            if at != state:
+                state, reached = at, False
+            reached = reached or bound.fits(at, chars)
+            fits[index] = reached
+        return fits
 
     def reach(self, fits: Flags) -> Reach:
         """Insides and exits if only those of :attr:`pairs` count that are set in ``fits``."""

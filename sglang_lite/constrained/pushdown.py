@@ -27,6 +27,7 @@ from sglang_lite.constrained.frames import (
     Stack,
     UnionFrame,
 )
+from sglang_lite.constrained.fused import fuse
 from sglang_lite.constrained.ir import (
     Counted,
     Empty,
@@ -125,7 +126,10 @@ class Pushdown:
         if isinstance(node, Literal):
             return LeafFrame(LiteralCursor(node.text))
         if isinstance(node, Sequence):
-            return SequenceFrame(self.frames(node.items))
+            items = fuse(node.items)
+            if len(items) == 1:
+                return self.frame(items[0])
+            return SequenceFrame(self.frames(items))
         if isinstance(node, Terminal):
             table = self.tables.terminal(node.dfa)
             return LeafFrame(self.terminal_cursor(table, node.dfa.start))

@@ -219,8 +219,7 @@ class TerminalTable:
     def _bounded(self, bound: Bound) -> Reach:
         """As the automaton without the bound, less what is too long or too short."""
         profile = self.tables.terminal(bound.dfa).profile(bound.state, bound.boundary)
-        fits = np.array([bound.fits(*pair) for pair in profile.pairs], np.bool_)
-        return profile.reach(fits)
+        return profile.reach(profile.fitting(bound))
 
     def profile(self, state: int, boundary: Callable[[int], bool]) -> Profile:
         """State and characters of every node from the root; memoised."""
