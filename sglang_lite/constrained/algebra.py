@@ -220,11 +220,18 @@ class _Trimmed(Automaton):
     def alive(self, state: int) -> bool:
         """True where some text leads from ``state`` to acceptance; remembers what it learns.
 
-        The search goes first where the parts, taken alone, are nearest to acceptance.
+        The search goes first where the parts, taken alone, are nearest to acceptance.  From the
+        start, exceeding the budget is an error.  Later it makes the state a dead one: that refuses
+        texts, but never strands one, because the way that proved a state live stays open.
         """
+        known = self._live.get(state)
+        if known is None:
+            with self._lock:
+                known = self._search(state)
+        return known
+
+    def _search(self, state: int) -> bool:
         live, whole = self._live, self._whole
-        if state in live:
-            return live[state]
         came_from = {state: DEAD}
         todo = [(0, state)]
         while todo:
@@ -234,6 +241,8 @@ class _Trimmed(Automaton):
                     live[here] = True
                     here = came_from[here]
                 return True
+            if state and len(came_from) > MAX_SEARCH:
+                break
             check_search(len(came_from))
             for target in whole.arcs(here).targets:
                 if target != DEAD and target not in came_from and live.get(target) is not False:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from sglang_lite.constrained import algebra
 from sglang_lite.constrained.algebra import combine, includes, is_disjoint, union
 from sglang_lite.constrained.automaton import (
     DEAD,
@@ -22,6 +23,7 @@ from sglang_lite.constrained.byte_dfa import TextDFA, text_dfa
 from sglang_lite.constrained.charset import ANYTHING, CharSet, char_set, characters, refine
 from sglang_lite.constrained.lengths import bounded
 from sglang_lite.constrained.regex import full_match, search
+from sglang_lite.errors import GrammarTooComplex
 from tests.constrained.regex_samples import texts
 
 TEXTS = [*texts("ab1", 5)]
@@ -188,6 +190,17 @@ def test_lengths_that_a_pattern_cannot_have() -> None:
         bounded(full_match("a{100000}"), 0, 5)
     assert bounded(search("ab"), 1000, 1000).shortest(0) == 1000
     assert bounded(repeated(ANYTHING), 3, 100_000).remainder(0) == (ANYTHING, 3, 100_000)
+
+
+def test_the_budget_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algebra, "MAX_SEARCH", 50)
+    contradiction = [full_match(rf"x[ab]*{letter}[ab]{{8}}|y") for letter in "ab"]
+    automaton = combine(contradiction)
+    assert automaton.matches("y")
+    assert automaton.after("x") == DEAD
+    assert automaton.arcs(0).targets.count(DEAD) == 1
+    with pytest.raises(GrammarTooComplex, match="50 states"):
+        combine([full_match(f".{{3}}{part}") for part in ("[ab]*a[ab]{9}", "[ab]*b[ab]{9}")])
 
 
 def test_automata_pickle_and_are_shared() -> None:
