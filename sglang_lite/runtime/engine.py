@@ -198,7 +198,14 @@ class Engine:
         """:meth:`submit` for an event loop: a constraint is compiled in another thread."""
         if request.sampling_params.constraint is None:
             return self.submit(request)
-        return await asyncio.to_thread(self.submit, request)
+        loop = asyncio.get_running_loop()
+        submitted = loop.run_in_executor(None, self.submit, request)
+        try:
+            return await asyncio.shield(submitted)
+        except asyncio.CancelledError:
+            # The thread goes on, and nobody will read what it queues.
+            submitted.add_done_callback(_abort_orphan)
+            raise
 
     def abort(self, rid: str | None = None, *, abort_all: bool = False) -> None:
         """End the request ``rid``, or all; unknown and finished ones are left alone."""
@@ -330,3 +337,8 @@ class Engine:
 
     def __exit__(self, *exc_info: object) -> None:
         self.shutdown()
+
+
+def _abort_orphan(submitted: asyncio.Future[OutputStream]) -> None:
+    if not submitted.cancelled() and submitted.exception() is None:
+        submitted.result().abort()

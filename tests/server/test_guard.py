@@ -164,3 +164,6 @@ def test_openapi_describes_the_bodies(live: Live) -> None:
     reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     name = reference.rsplit("/", 1)[1]
     assert "messages" in document["components"]["schemas"][name]["properties"]
+    assert "422" not in json.dumps(document)
+    reference = operation["responses"]["default"]["content"]["application/json"]["schema"]["$ref"]
+    assert reference.endswith("/Error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import logging
@@ -263,3 +264,23 @@ def test_one_log_line_per_request_without_its_text(
     lines = [record.getMessage() for record in caplog.records]
     assert len([line for line in lines if "finish=stop" in line]) == 1
     assert not any("secret" in line or "Hello" in line for line in lines)
+
+
+def test_a_client_that_leaves_before_the_first_byte_of_a_stream(live: Live) -> None:
+    """The source of the events has not started then, so only the response can free the request."""
+    from sglang_lite.runtime.server.stream import EventStream
+
+    async def source():
+        yield b""
+
+    closed: list[bool] = []
+    response = EventStream(source(), close=lambda: closed.append(True))
+
+    async def receive() -> dict:
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict) -> None:
+        await asyncio.sleep(1)
+
+    asyncio.run(response({"type": "http"}, receive, send))
+    assert closed == [True]

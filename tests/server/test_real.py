@@ -333,3 +333,30 @@ def test_the_engine_is_sound_after_aborts_under_load(real: Live) -> None:
             real.post("/abort_request", abort_all=True)
             time.sleep(0.01)
         done.set()
+
+
+def test_a_request_given_up_while_its_grammar_compiles_is_not_left_running(
+    real: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiling, plain = threading.Event(), real.engine.compile
+
+    def slow(constraint: object) -> object:
+        compiling.wait(10)
+        return plain(constraint)
+
+    monkeypatch.setattr(real.engine, "compile", slow)
+    url = httpx.URL(real.url)
+    body = {"messages": hello(), "regex": "[a-z]{500}", "max_tokens": 500}
+    data = json.dumps(body).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    aborted = real.engine.stats()["num_aborted_requests_total"]
+    with socket.create_connection((url.host, url.port), timeout=10) as sock:
+        sock.sendall(head.encode() + data)
+        time.sleep(0.2)
+    time.sleep(0.1)
+    compiling.set()
+    end = time.monotonic() + 5
+    while real.engine.stats()["num_aborted_requests_total"] == aborted:
+        assert time.monotonic() < end, "nobody has aborted the request"
+        time.sleep(0.01)

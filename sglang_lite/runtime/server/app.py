@@ -25,7 +25,7 @@ from sglang_lite.runtime.server import (
 )
 from sglang_lite.runtime.server.config import ServerConfig
 from sglang_lite.runtime.server.context import ServerContext
-from sglang_lite.runtime.server.errors import ApiError, handle
+from sglang_lite.runtime.server.errors import ERROR_SCHEMA, ApiError, handle
 from sglang_lite.runtime.server.limits import Guard
 from sglang_lite.runtime.server.schemas.chat import ChatCompletionRequest
 from sglang_lite.runtime.server.schemas.completions import CompletionRequest
@@ -70,7 +70,7 @@ def create_app(config: ServerConfig) -> tuple[ASGIApp, ServerContext]:
         app.include_router(module.router)
     for kind in (ApiError, SglangLiteError, ValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, handle)
-    _describe_bodies(app)
+    _describe(app)
     return Guard(app, server), server
 
 
@@ -78,8 +78,8 @@ def _operation_id(route: APIRoute) -> str:
     return f"{min(route.methods or ())} {route.path}"
 
 
-def _describe_bodies(app: FastAPI) -> None:
-    """Put the request models into ``/openapi.json``; the routes parse their bodies themselves."""
+def _describe(app: FastAPI) -> None:
+    """Complete ``/openapi.json``: routes parse their bodies and shape their errors themselves."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -89,8 +89,16 @@ def _describe_bodies(app: FastAPI) -> None:
                 [(model, "validation") for model in BODIES],
                 ref_template="#/components/schemas/{model}",
             )
-            schemas = document.setdefault("components", {}).setdefault("schemas", {})
-            schemas.update(definitions["$defs"])
+            schemas = {**definitions["$defs"], "Error": ERROR_SCHEMA}
+            document["components"] = {"schemas": schemas}
+            content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+            for path in document["paths"].values():
+                for operation in path.values():
+                    operation["responses"].pop("422", None)
+                    operation["responses"]["default"] = {
+                        "description": "Whatever went wrong",
+                        "content": content,
+                    }
             app.openapi_schema = document
         return app.openapi_schema
 

@@ -38,6 +38,25 @@ _TYPES = {
 }
 
 
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+ERROR_SCHEMA = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": _TEXT_OR_NULL,
+                "code": _TEXT_OR_NULL,
+            },
+        }
+    },
+}
+
+
 class ApiError(Exception):
     """An error with its HTTP status; raised anywhere below a route, or sent as a stream's event.
 

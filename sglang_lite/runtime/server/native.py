@@ -42,7 +42,8 @@ async def generate(request: Request) -> Response:
     )
     if body.stream:
         keep_alive = server.config.keep_alive_interval
-        return EventStream(batch.events(generation), keep_alive=keep_alive)
+        source = batch.events(generation)
+        return EventStream(source, close=generation.close, keep_alive=keep_alive)
     with generation:
         results = [
             [Sample() for _ in range(request.sampling_params.n)] for request in batch.requests

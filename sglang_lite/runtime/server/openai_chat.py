@@ -44,8 +44,12 @@ async def chat_completions(request: Request) -> Response:
     reply = ChatReply(server, body, plan, name)
     headers = server.note_ignored(body.ignored_fields)
     if body.stream:
-        keep_alive = server.config.keep_alive_interval
-        return EventStream(reply.events(generation), keep_alive=keep_alive, headers=headers)
+        return EventStream(
+            reply.events(generation),
+            close=generation.close,
+            keep_alive=server.config.keep_alive_interval,
+            headers=headers,
+        )
     with generation:
         samples = (await generation.collect(body.n or 1))[0]
         for sample in samples:

@@ -61,8 +61,12 @@ async def completions(request: Request) -> Response:
     )
     headers = server.note_ignored(body.ignored_fields)
     if body.stream:
-        keep_alive = server.config.keep_alive_interval
-        return EventStream(reply.events(generation), keep_alive=keep_alive, headers=headers)
+        return EventStream(
+            reply.events(generation),
+            close=generation.close,
+            keep_alive=server.config.keep_alive_interval,
+            headers=headers,
+        )
     with generation:
         samples = await generation.collect(params.n)
         for sample in (sample for group in samples for sample in group):

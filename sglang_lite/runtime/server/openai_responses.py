@@ -41,9 +41,13 @@ async def responses(request: Request) -> Response:
     reply = ResponseReply(server, body, plan, name)
     headers = server.note_ignored(body.ignored_fields)
     if body.stream:
-        keep_alive = server.config.keep_alive_interval
-        source = reply.events(generation)
-        return EventStream(source, keep_alive=keep_alive, headers=headers, done=False)
+        return EventStream(
+            reply.events(generation),
+            close=generation.close,
+            keep_alive=server.config.keep_alive_interval,
+            headers=headers,
+            done=False,
+        )
     with generation:
         [[sample]] = await generation.collect(1)
         generation.check(sample.finish_reason)

@@ -36,8 +36,9 @@ def event(data: Any, name: str | None = None) -> bytes:
 class EventStream(Response):
     """A response of events.
 
-    The source is closed as soon as the client has gone, also while it waits.  If the source fails,
-    an error event and ``[DONE]`` follow: clients do not notice a stream that just ends.
+    The source is closed as soon as the client has gone, also while it waits; and then ``close`` is
+    called, because a source that never started has no ``finally``.  If the source fails, an error
+    event and ``[DONE]`` follow: clients do not notice a stream that just ends.
     """
 
     media_type = "text/event-stream"
@@ -46,6 +47,7 @@ class EventStream(Response):
         self,
         source: AsyncGenerator[bytes, None],
         *,
+        close: Callable[[], None] = lambda: None,
         keep_alive: float = 15.0,
         headers: dict[str, str] | None = None,
         done: bool = True,
@@ -53,6 +55,7 @@ class EventStream(Response):
         self.status_code = 200
         self.background = None
         self._source = source
+        self._close = close
         self._keep_alive = keep_alive
         self._done = done
         self._silent = True
@@ -75,6 +78,7 @@ class EventStream(Response):
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
             await self._source.aclose()
+            self._close()
         for result in results:
             # A peer that resets the connection is a client that has gone.
             if isinstance(result, Exception) and not isinstance(result, OSError):
