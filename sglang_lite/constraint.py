@@ -40,6 +40,14 @@ class JsonSchema:
     additional_properties: bool = True
     max_digits: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.property_order not in ("schema", "any"):
+            raise InvalidRequest("property_order", self.property_order, '"schema" or "any"')
+        if not _is_count(self.max_whitespace, 0):
+            raise InvalidRequest("max_whitespace", self.max_whitespace, "an int of at least 0")
+        if self.max_digits is not None and not _is_count(self.max_digits, 1):
+            raise InvalidRequest("max_digits", self.max_digits, "an int of at least 1, or None")
+
     @classmethod
     def of(cls, schema: str | bool | Mapping[str, Any] | type, **options: Any) -> JsonSchema:
         """Make one from JSON text, a mapping, a boolean or a Pydantic model class.
@@ -53,6 +61,8 @@ class JsonSchema:
         if isinstance(schema, str):
             try:
                 loaded = json.loads(schema)
+            except RecursionError:
+                raise InvalidSchema("", "nested too deeply") from None
             except ValueError as error:
                 raise InvalidSchema("", f"not JSON: {error}") from None
             if not isinstance(loaded, (dict, bool)):
@@ -60,8 +70,16 @@ class JsonSchema:
             return cls(schema, **options)
         try:
             return cls(json.dumps(schema, ensure_ascii=False, allow_nan=False), **options)
+        except InvalidRequest:
+            raise
+        except RecursionError:
+            raise InvalidSchema("", "nested too deeply") from None
         except (TypeError, ValueError) as error:
             raise InvalidSchema("", f"not JSON: {error}") from None
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 @dataclass(frozen=True)

@@ -92,3 +92,19 @@ def test_listed_objects_follow_the_layout():
     assert holds(schema, '{ "a" : 1,"b":[ 2 ]}')
     assert not holds(schema, '{"b": [2], "a": 1}')
     assert holds(schema, '{"b": [2], "a": 1}', property_order="any")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"max_whitespace": -1},
+        {"max_whitespace": 1.5},
+        {"max_digits": 0},
+        {"max_digits": True},
+        {"property_order": "none"},
+    ],
+)
+def test_options_are_checked(option):
+    (name,) = option
+    with pytest.raises(InvalidRequest, match=name):
+        JsonSchema.of(PAIR, **option)
