@@ -193,11 +193,12 @@ def compare(options: argparse.Namespace) -> None:
     """The same load on the engine and through a server around it, in turns."""
     from sglang_lite.runtime.engine import Engine
     from sglang_lite.runtime.server.config import ServerConfig
-    from sglang_lite.runtime.server.serve import ServerProcess, bind
+    from sglang_lite.runtime.server.ports import bind
+    from sglang_lite.runtime.server.serve import ServerProcess
 
     engine = Engine(options.model_path or None)
     sock = bind("127.0.0.1", 0)
-    server = ServerProcess(ServerConfig(log_interval=0), lambda: (engine, "model"), sock)
+    server = ServerProcess(ServerConfig(), lambda: (engine, "model"), sock)
     thread = threading.Thread(target=lambda: asyncio.run(server.run()), daemon=True)
     thread.start()
     while server.server.phase != "ready":

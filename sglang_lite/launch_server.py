@@ -55,6 +55,14 @@ def serve(
     random_seed: Annotated[
         int, _option("--random-seed", panel=_MODEL, text="Of requests without a seed.")
     ] = 0,
+    enable_deterministic_inference: Annotated[
+        bool,
+        _option(
+            *("--enable-deterministic-inference", "--deterministic"),
+            panel=_MODEL,
+            text="The same text alone and in any batch; slower.",
+        ),
+    ] = False,
     max_running_requests: Annotated[
         int | None,
         _option("--max-running-requests", "--max-running", panel=_MEMORY, text="Run at once."),
@@ -140,9 +148,9 @@ def serve(
         ),
     ] = 40,
     log_level: Annotated[str, _option("--log-level", panel=_LOG, text="info, …")] = "info",
-    log_interval: Annotated[
-        float, _option("--log-interval", panel=_LOG, text="Seconds between load lines.")
-    ] = 10.0,
+    decode_log_interval: Annotated[
+        int, _option("--decode-log-interval", panel=_LOG, text="Steps between load lines.")
+    ] = 40,
     print_config: Annotated[
         bool, _option("--print-config", panel=_LOG, text="Print the settings and exit.")
     ] = False,
@@ -173,7 +181,6 @@ def serve(
         allow_unknown_fields=allow_unknown_fields,
         accept_any_model=accept_any_model,
         ui=ui,
-        log_interval=log_interval,
     )
     options = {
         "tokenizer_path": tokenizer_path,
@@ -190,7 +197,9 @@ def serve(
         "chunked_prefill_size": chunked_prefill_size,
         "schedule_policy": schedule_policy,
         "disable_radix_cache": disable_radix_cache,
+        "deterministic": enable_deterministic_inference,
         "log_level": log_level,
+        "decode_log_interval": decode_log_interval,
     }
     if print_config:
         _print_config(model_path, config, options)
@@ -214,7 +223,7 @@ def _print_config(model_path: str | None, config: ServerConfig, options: dict[st
 def _run(model_path: str | None, config: ServerConfig, options: dict[str, Any]) -> None:
     from sglang_lite.errors import SglangLiteError
     from sglang_lite.runtime.server import banner
-    from sglang_lite.runtime.server.serve import bind
+    from sglang_lite.runtime.server.ports import bind, owner_of
     from sglang_lite.runtime.server.serve import serve as serve_http
 
     logging.basicConfig(
@@ -222,14 +231,15 @@ def _run(model_path: str | None, config: ServerConfig, options: dict[str, Any]) 
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         sock = bind(config.host, config.port)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
+        owner = owner_of(config.port)
         raise SystemExit(
-            f"sglang-lite: cannot listen on {config.host}:{config.port}: {reason}\n"
-            "Another server may be running there; --port chooses another port."
+            f"sglang-lite: cannot listen on {config.host}:{config.port}: {reason}"
+            f"{f', by {owner}' if owner else ''}.\nChoose another port with --port."
         ) from None
 
     def load() -> tuple[Engine, str]:

@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 
 from sglang_lite.runtime.server.config import ServerConfig
-from sglang_lite.runtime.server.serve import ServerProcess, bind
+from sglang_lite.runtime.server.ports import bind
+from sglang_lite.runtime.server.serve import ServerProcess
 from tests.server.scripted import ScriptedEngine
 
 
@@ -67,7 +68,7 @@ def serving(
 ) -> Iterator[Live]:
     """Serve ``engine`` (a scripted one by default) while the block runs."""
     engine = ScriptedEngine() if engine is None else engine
-    config = ServerConfig(**{"served_model_name": "toy", "log_interval": 0, **settings})
+    config = ServerConfig(**{"served_model_name": "toy", **settings})
     process = ServerProcess(config, load or (lambda: (engine, "models/toy")), bind("127.0.0.1", 0))
     failures: list[BaseException] = []
 

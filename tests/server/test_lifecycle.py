@@ -50,7 +50,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server() -> None:
 
 
 def test_a_busy_port_is_refused_at_once(live: Live) -> None:
-    from sglang_lite.runtime.server.serve import bind
+    from sglang_lite.runtime.server.ports import bind
 
     port = httpx.URL(live.url).port
     with pytest.raises(OSError, match="in use"):

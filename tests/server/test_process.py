@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sglang_lite.runtime.server.serve import bind
+from sglang_lite.runtime.server.ports import bind
 from tests.runtime.tiny import make_tiny_model
 
 
@@ -122,4 +122,6 @@ def test_a_busy_port(folder: Path) -> None:
         assert process.ended() == 1
     assert f"127.0.0.1:{port}" in process.text
     assert "--port" in process.text
+    if Path("/proc/net/tcp").exists():
+        assert f"process {os.getpid()} " in process.text
     assert "Traceback" not in process.text

@@ -29,7 +29,6 @@ class ServerConfig:
     * ``allow_unknown_fields``: ignore request fields that nobody knows, instead of refusing them.
     * ``accept_any_model``: serve any value of ``model``, instead of refusing foreign ones.
     * ``ui``: serve ``/ui`` and its feed; None = only on a loopback address.
-    * ``log_interval``: seconds between two lines with the load; 0 = none.
     """
 
     host: str = "127.0.0.1"
@@ -48,7 +47,6 @@ class ServerConfig:
     allow_unknown_fields: bool = False
     accept_any_model: bool = False
     ui: bool | None = None
-    log_interval: float = 10.0
 
     @property
     def loopback(self) -> bool:

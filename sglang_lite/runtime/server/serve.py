@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from sglang_lite.runtime.server.app import create_app
 from sglang_lite.runtime.server.config import ServerConfig
 from sglang_lite.runtime.server.context import ServerContext
+from sglang_lite.runtime.server.ports import url_of
 
 if TYPE_CHECKING:
     from sglang_lite.runtime.engine import Engine
@@ -37,27 +38,6 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals alone."""
         yield
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; raises :class:`OSError` at once where the port is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(2048)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def url_of(sock: socket.socket) -> str:
-    """Where a bound socket is reached from this machine."""
-    host, port = sock.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def serve(
@@ -110,10 +90,10 @@ class ServerProcess:
         """Serve until :meth:`stop`, a signal, or a failure to load, which is raised."""
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         self._catch_signals()
+        logger.info("listening on %s, loading the model", self.url)
         serving = asyncio.ensure_future(self._http.serve([self._sock]))
         loading = asyncio.ensure_future(self._attach_engine())
         stopped = asyncio.ensure_future(self._stopping.wait())
-        reporting = asyncio.ensure_future(self._report())
         try:
             await asyncio.wait({loading, stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
@@ -121,10 +101,10 @@ class ServerProcess:
                 await asyncio.wait({stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
             await self._drain()
         finally:
-            for task in (loading, stopped, reporting):
+            for task in (loading, stopped):
                 task.cancel()
             self._http.should_exit = True
-            await asyncio.gather(serving, loading, stopped, reporting, return_exceptions=True)
+            await asyncio.gather(serving, loading, stopped, return_exceptions=True)
             engine = self.server.loaded_engine
             if engine is not None:
                 await asyncio.to_thread(engine.shutdown)
@@ -191,22 +171,3 @@ class ServerProcess:
                 if not server.running:
                     break
                 await asyncio.sleep(0.05)
-
-    async def _report(self) -> None:
-        """One line about the load, while there is some."""
-        interval = self.server.config.log_interval
-        while interval > 0:
-            await asyncio.sleep(interval)
-            engine = self.server.loaded_engine
-            if engine is None:
-                continue
-            stats = engine.stats()
-            if stats.get("num_running_reqs", 0) or stats.get("num_queue_reqs", 0):
-                logger.info(
-                    "running=%d queued=%d free_slots=%d hit_rate=%.0f%% %.1f tok/s",
-                    stats.get("num_running_reqs", 0),
-                    stats.get("num_queue_reqs", 0),
-                    stats.get("kv_available_tokens", 0),
-                    100 * stats.get("cache_hit_rate", 0.0),
-                    stats.get("gen_throughput", 0.0),
-                )
