@@ -48,7 +48,8 @@ COMMA: ","
 Branch: TypeAlias = Any
 """A parse tree of lark: its children are branches and tokens."""
 
-_OPAQUE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|#[^\n]*', re.S)
+_OPAQUE = re.compile(r'"(?:[^"\\]|\\.)*"?|\[(?:[^\]\\]|\\.)*\]?|#[^\n]*', re.S)
+"""Literals, classes (with or without their end, so that no start is tried in vain), comments."""
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.S)
 _SIMPLE_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "b": "\b", "a": "\a"}
 _SIMPLE_ESCAPES |= {"0": "\0", "e": "\x1b"} | {char: char for char in "\"'\\[]^-?/.|(){}*+$"}

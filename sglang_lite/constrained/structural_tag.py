@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sglang_lite.constrained import ir
+from sglang_lite.constrained import budget, ir
 from sglang_lite.constrained.automaton import Automaton, any_text
 from sglang_lite.constrained.byte_dfa import text_dfa
 from sglang_lite.constrained.free_text import free_text
@@ -101,6 +101,7 @@ class _Lowering:
 
     def format(self, value: Any, path: str, ends: Ends = ()) -> ir.Node:
         """The language of a format, and of one of ``ends`` after it."""
+        budget.check()
         fields = Fields(value, path)
         kind = fields.text("type")
         self._depth += 1

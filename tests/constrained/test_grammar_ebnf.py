@@ -211,6 +211,16 @@ BOMBS = {
 }
 
 
+def test_unterminated_classes_and_literals_do_not_backtrack() -> None:
+    for text in (
+        "root ::= " + "[" * 1_000_000,
+        'root ::= "' + "\\\\" * 400_000,
+        "root ::= [^" + "\\]" * 9,
+    ):
+        with pytest.raises(InvalidGrammar):
+            lower_grammar(text)
+
+
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_refused(name: str) -> None:
     with pytest.raises(GrammarTooComplex):
