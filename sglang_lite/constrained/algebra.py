@@ -6,7 +6,7 @@ Products are made state by state.  What a product lacks is a guarantee that its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -36,21 +36,17 @@ def combine(required: Sequence[Automaton], refused: Sequence[Automaton] = ()) ->
     for one takes more than ``MAX_SEARCH`` states.
     """
     required = tuple(dict.fromkeys(r for r in required if not _is_any(r, 0)))
-    refused = tuple(dict.fromkeys(refused))
+    refused = tuple(dict.fromkeys(map(_whole, refused)))
     if not refused and not required:
         return any_text()
     if not refused and len(required) == 1:
         return required[0]
-    product = _Product(required, refused)
-    return trimmed(product, product.hint)
+    return trimmed(_Product(required, refused))
 
 
-def trimmed(automaton: Automaton, hint: Callable[[int], int]) -> Automaton:
-    """The same language where some states of ``automaton`` may be dead ends.
-
-    ``hint`` guesses how far a state is from acceptance.
-    """
-    live = _Trimmed(automaton, hint)
+def trimmed(automaton: Automaton) -> Automaton:
+    """The same language where some states of ``automaton`` may be dead ends."""
+    live = _Trimmed(automaton)
     if not live.alive(0):
         raise EmptyLanguage("the conditions exclude each other")
     return live
@@ -66,14 +62,24 @@ def union(parts: Sequence[Automaton]) -> Automaton:
 
 def is_disjoint(one: Automaton, other: Automaton) -> bool:
     """True where no text is in both languages."""
-    product = _Product((one, other), ())
-    return not _Trimmed(product, product.hint).alive(0)
+    return not _Trimmed(_Product((_whole(one), _whole(other)), ())).alive(0)
 
 
 def includes(whole: Automaton, part: Automaton) -> bool:
     """True where every text of ``part`` is in ``whole``."""
-    product = _Product((part,), (whole,))
-    return not _Trimmed(product, product.hint).alive(0)
+    return not _Trimmed(_Product((_whole(part),), (_whole(whole),))).alive(0)
+
+
+def _whole(automaton: Automaton) -> Automaton:
+    """The same language, perhaps with dead states, which do no harm in a product that is searched.
+
+    It is exact even where a search had to give a state up: what is refused must not shrink.
+    """
+    if isinstance(automaton, _Trimmed):
+        return _whole(automaton.whole)
+    if isinstance(automaton, _Union):
+        return _Union(tuple(map(_whole, automaton.parts)))
+    return automaton
 
 
 def check_search(states: int) -> None:
@@ -136,7 +142,7 @@ class _Product(Automaton):
     def hint(self, state: int) -> int:
         """How far the required part that is farthest from acceptance is from it."""
         pairs = zip(self._required, self._keys[state][0], strict=True)
-        return max((a.shortest(s) for a, s in pairs if s != _ANY), default=0)
+        return max((a.hint(s) for a, s in pairs if s != _ANY), default=0)
 
     def remainder(self, state: int) -> Remainder | None:
         required, refused = self._keys[state]
@@ -159,16 +165,16 @@ class _Union(Automaton):
     """At least one of ``parts``; a key is one state per part, -1 where it is out."""
 
     def __init__(self, parts: tuple[Automaton, ...]) -> None:
-        self._parts = parts
+        self.parts = parts
         self._source = (_Union, (parts,))
         super().__init__((0,) * len(parts))
 
     def _accepting(self, key: Any) -> bool:
-        return any(s != DEAD and a.accepts(s) for a, s in zip(self._parts, key, strict=True))
+        return any(s != DEAD and a.accepts(s) for a, s in zip(self.parts, key, strict=True))
 
     def _expand(self, key: Any) -> Arcs:
         partition, rows = common_arcs(
-            [a.arcs(s) for a, s in zip(self._parts, key, strict=True) if s != DEAD]
+            [a.arcs(s) for a, s in zip(self.parts, key, strict=True) if s != DEAD]
         )
         targets = []
         for row in rows:
@@ -177,42 +183,48 @@ class _Union(Automaton):
             targets.append(DEAD if max(states) == DEAD else self._number(states))
         return merge_arcs(partition, targets)
 
+    def hint(self, state: int) -> int:
+        pairs = zip(self.parts, self._keys[state], strict=True)
+        return min(a.hint(s) for a, s in pairs if s != DEAD)
+
     def remainder(self, state: int) -> Remainder | None:
         key = self._keys[state]
-        known = [a.remainder(s) for a, s in zip(self._parts, key, strict=True) if s != DEAD]
+        known = [a.remainder(s) for a, s in zip(self.parts, key, strict=True) if s != DEAD]
         return ANY_REMAINDER if ANY_REMAINDER in known else known[0] if len(known) == 1 else None
 
     def total(self, state: int) -> bool:
         return any(
-            s != DEAD and a.total(s) for a, s in zip(self._parts, self._keys[state], strict=True)
+            s != DEAD and a.total(s) for a, s in zip(self.parts, self._keys[state], strict=True)
         )
 
 
 class _Trimmed(Automaton):
     """Another automaton without the states from which no text leads to acceptance."""
 
-    def __init__(self, whole: Automaton, hint: Callable[[int], int]) -> None:
-        self._whole = whole
-        self._hint = hint
+    def __init__(self, whole: Automaton) -> None:
+        self.whole = whole
         self._live: dict[int, bool] = {}
-        self._source = (_Trimmed, (whole, hint))
+        self._source = (_Trimmed, (whole,))
         super().__init__(None)
 
     def accepts(self, state: int) -> bool:
-        return self._whole.accepts(state)
+        return self.whole.accepts(state)
+
+    def hint(self, state: int) -> int:
+        return self.whole.hint(state)
 
     def remainder(self, state: int) -> Remainder | None:
-        return self._whole.remainder(state)
+        return self.whole.remainder(state)
 
     def total(self, state: int) -> bool:
-        return self._whole.total(state)
+        return self.whole.total(state)
 
     def arcs(self, state: int) -> Arcs:
         while state >= len(self._arcs):
             self._arcs.append(None)
         arcs = self._arcs[state]
         if arcs is None:
-            partition, targets = self._whole.arcs(state)
+            partition, targets = self.whole.arcs(state)
             kept = [t if t != DEAD and self.alive(t) else DEAD for t in targets]
             arcs = self._arcs[state] = merge_arcs(partition, kept)
         return arcs
@@ -231,7 +243,7 @@ class _Trimmed(Automaton):
         return known
 
     def _search(self, state: int) -> bool:
-        live, whole = self._live, self._whole
+        live, whole = self._live, self.whole
         came_from = {state: DEAD}
         todo = [(0, state)]
         while todo:
@@ -247,6 +259,6 @@ class _Trimmed(Automaton):
             for target in whole.arcs(here).targets:
                 if target != DEAD and target not in came_from and live.get(target) is not False:
                     came_from[target] = here
-                    heappush(todo, (self._hint(target), target))
+                    heappush(todo, (whole.hint(target), target))
         live.update(dict.fromkeys(came_from, False))
         return False

@@ -134,6 +134,10 @@ class Automaton:
             self._shortest[state] = length
         return self._shortest[state]
 
+    def hint(self, state: int) -> int:
+        """A guess of :meth:`shortest` that is cheap, and defined for dead states too."""
+        return self.shortest(state)
+
     def _number(self, key: Hashable) -> int:
         state = self._ids.get(key)
         if state is None:

@@ -108,6 +108,9 @@ class Bounded(Automaton):
         least = self._whole.shortest(inner)
         return least if least + length >= self._minimum else super().shortest(state)
 
+    def hint(self, state: int) -> int:
+        return self._whole.hint(self._keys[state][0])
+
     def fits(self, state: int, length: int) -> bool:
         """True where a text from ``state`` to acceptance has a length that is still allowed."""
         need = max(0, self._minimum - length)

@@ -41,8 +41,7 @@ Key = tuple[tuple[frozenset[Thread], ...], frozenset[Thread]]
 
 def look_automaton(node: Node) -> Automaton:
     """The language of a tree in which look-around is left."""
-    automaton = _LookAutomaton(node)
-    return trimmed(automaton, automaton.hint)
+    return trimmed(_LookAutomaton(node))
 
 
 class _LookAutomaton(Automaton):

@@ -193,14 +193,19 @@ def test_lengths_that_a_pattern_cannot_have() -> None:
 
 
 def test_the_budget_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algebra, "MAX_SEARCH", 50)
-    contradiction = [full_match(rf"x[ab]*{letter}[ab]{{8}}|y") for letter in "ab"]
-    automaton = combine(contradiction)
+    monkeypatch.setattr(algebra, "MAX_SEARCH", 5)
+    parts = (full_match("x[ab]*a[ab]{8}|y"), full_match("x[ab]*b[ab]{9}|y"))
+    text = "xba" + "b" * 8
+    assert all(part.matches(text) for part in parts)
+    automaton = combine(parts)
     assert automaton.matches("y")
-    assert automaton.after("x") == DEAD
-    assert automaton.arcs(0).targets.count(DEAD) == 1
-    with pytest.raises(GrammarTooComplex, match="50 states"):
-        combine([full_match(f".{{3}}{part}") for part in ("[ab]*a[ab]{9}", "[ab]*b[ab]{9}")])
+    assert automaton.after("x") == DEAD  # given up, but never an error
+    with pytest.raises(GrammarTooComplex, match="5 states"):
+        combine((full_match("x[ab]*a[ab]{8}"), full_match("x[ab]*b[ab]{9}")))
+    monkeypatch.undo()
+    # What is refused does not shrink by that.
+    assert not combine((full_match("[xyab]*"),), (automaton,)).matches(text)
+    assert not is_disjoint(full_match("x.*"), automaton)
 
 
 def test_automata_pickle_and_are_shared() -> None:
