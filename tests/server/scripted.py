@@ -69,6 +69,9 @@ class ByteTokenizer:
         data = b"".join(names.get(i, b"") if i > 255 else bytes([i]) for i in ids)
         return data.decode("utf-8", "replace")
 
+    def token_text(self, token: int) -> str:
+        return self.decode([token], skip_special_tokens=False)
+
     def apply_chat_template(
         self,
         messages: list[dict[str, Any]],

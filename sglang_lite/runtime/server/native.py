@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,11 +13,11 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from sglang_lite.errors import InvalidRequest
-from sglang_lite.runtime.messages import GenerateRequest, Logprobs
+from sglang_lite.runtime.messages import GenerateRequest
+from sglang_lite.runtime.native_api import Sample
 from sglang_lite.runtime.server.context import ServerContext, server_of
 from sglang_lite.runtime.server.errors import ApiError, invalid
-from sglang_lite.runtime.server.generation import Generation, Sample, clamped
-from sglang_lite.runtime.server.logprobs import finite
+from sglang_lite.runtime.server.generation import Generation, clamped
 from sglang_lite.runtime.server.prompts import encode, new_id
 from sglang_lite.runtime.server.schemas.constraints import native_constraint
 from sglang_lite.runtime.server.schemas.native import AbortBody, GenerateBody
@@ -45,17 +46,11 @@ async def generate(request: Request) -> Response:
         source = batch.events(generation)
         return EventStream(source, close=generation.close, keep_alive=keep_alive)
     with generation:
-        results = [
-            [Sample() for _ in range(request.sampling_params.n)] for request in batch.requests
-        ]
+        samples = batch.samples()
         async for number, output in generation.outputs():
-            results[number][output.index].add(output)
-        dicts = [
-            batch.result(number, index, sample)
-            for number, samples in enumerate(results)
-            for index, sample in enumerate(samples)
-        ]
-        return JSONResponse(dicts if batch.is_list else dicts[0])
+            samples[number][output.index].add(output)
+        results = [sample.to_dict() for several in samples for sample in several]
+        return JSONResponse(results if batch.is_list else results[0])
 
 
 @dataclass
@@ -105,69 +100,27 @@ class NativeBatch:
         is_list = is_list or any(request.sampling_params.n > 1 for request in requests)
         return cls(server, body, requests[0].rid, requests, is_list, param)
 
+    def samples(self) -> list[list[Sample]]:
+        """An empty result for each sample of each prompt."""
+        wants_text = self.body.return_text_in_logprobs
+        name = self.server.engine.tokenizer.token_text if wants_text else None
+        return [
+            [Sample(request, index, name) for index in range(request.sampling_params.n)]
+            for request in self.requests
+        ]
+
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """One event per output, with everything so far in it, as SGLang sends them."""
         with generation:
-            samples: dict[tuple[int, int], Sample] = {}
-            offsets = [0]
-            for request in self.requests:
-                offsets.append(offsets[-1] + request.sampling_params.n)
+            samples = self.samples()
+            offsets = [0, *itertools.accumulate(map(len, samples))]
             async for number, output in generation.outputs():
-                sample = samples.setdefault((number, output.index), Sample())
+                sample = samples[number][output.index]
                 sample.add(output)
-                result = self.result(number, output.index, sample)
+                result = sample.to_dict()
                 if self.is_list:
                     result["index"] = offsets[number] + output.index
                 yield event(result)
-
-    def result(self, number: int, index: int, sample: Sample) -> dict[str, Any]:
-        """SGLang's dict of one sample so far."""
-        request, usage = self.requests[number], sample.usage
-        reason = sample.finish_reason.to_dict() if sample.finish_reason else None
-        if reason is not None and reason["type"] == "length":
-            reason["length"] = usage.completion_tokens
-        several = request.sampling_params.n > 1
-        meta: dict[str, Any] = {
-            "id": f"{request.rid}-{index}" if several else request.rid,
-            "finish_reason": reason,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "forced_tokens": usage.forced_tokens,
-            "queue_time": usage.queue_s,
-            "ttft": usage.ttft_s,
-            "e2e_latency": usage.e2e_s,
-        }
-        if request.return_logprob:
-            meta.update(self._logprobs(request, sample))
-        return {"text": sample.text, "output_ids": sample.token_ids, "meta_info": meta}
-
-    def _logprobs(self, request: GenerateRequest, sample: Sample) -> dict[str, Any]:
-        prompt = sample.prompt_logprobs or Logprobs()
-        fields: dict[str, Any] = {
-            "input_token_logprobs": self._entries(prompt.tokens),
-            "output_token_logprobs": self._entries(sample.logprobs),
-        }
-        if request.top_logprobs_num:
-            fields["input_top_logprobs"] = [self._entries(e) or None for e in prompt.top]
-            fields["output_top_logprobs"] = [self._entries(e) for e in sample.top_logprobs]
-        if request.token_ids_logprob:
-            fields["input_token_ids_logprobs"] = [
-                self._entries(e) or None for e in prompt.chosen_ids
-            ]
-            fields["output_token_ids_logprobs"] = [self._entries(e) for e in sample.chosen_logprobs]
-        return fields
-
-    def _entries(self, pairs: Any) -> list[list[Any]]:
-        text_of = self.server.texts.text_of if self.body.return_text_in_logprobs else None
-        return [
-            [
-                None if logprob is None else finite(logprob),
-                token,
-                text_of(token) if text_of else None,
-            ]
-            for logprob, token in pairs
-        ]
 
 
 async def _prompts(server: ServerContext, body: GenerateBody) -> tuple[list[list[int]], bool]:
