@@ -48,6 +48,11 @@ class Usage:
     ttft_s: float = 0.0
     e2e_s: float = 0.0
 
+    @property
+    def sampled_tokens(self) -> int:
+        """Completion tokens that the model chose."""
+        return self.completion_tokens - self.forced_tokens
+
 
 @dataclass(frozen=True)
 class Logprobs:

@@ -24,6 +24,7 @@ from sglang_lite.lang.loop import (
     block_on,
     forbid_blocking,
     iterate,
+    on_background_loop,
     spawn,
 )
 from sglang_lite.lang.nodes import RoleBegin, RoleEnd, Text
@@ -167,9 +168,12 @@ class SglFunction:
             return
         token = CURRENT_RUN.set(run)
         try:
-            run.ret_value = await call.body(AsyncProgramState(run.root))
+            body = asyncio.ensure_future(call.body(AsyncProgramState(run.root)))
         finally:
             CURRENT_RUN.reset(token)
+        if on_background_loop():
+            run.body_task = body
+        run.ret_value = await body
 
     def _start(self, call: Call, run: Run) -> None:
         """Run in the background; failures are read from the state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import threading
 from collections.abc import Mapping
@@ -52,6 +53,7 @@ class Run:
         self.context = contextvars.copy_context()
         self.executors: list[Executor] = []
         self.body_done = False
+        self.body_task: asyncio.Task[Any] | None = None
         self.body_error: BaseException | None = None
         self.ended: Future[None] = Future()
         self._warned = warned
@@ -131,7 +133,7 @@ class Run:
     def stop_reason(self) -> BaseException:
         """Why all states are stopped: the body has failed, or somebody cancelled."""
         cause = self.body_error
-        if cause is None:
+        if cause is None or isinstance(cause, asyncio.CancelledError):
             return ProgramCancelled(f"program {self.program!r} was cancelled")
         if isinstance(cause, ProgramError):
             return fresh(cause)
@@ -143,6 +145,8 @@ class Run:
 
     def cancel(self) -> None:
         """Stop every state (loop thread); requests in flight are aborted."""
+        if self.body_task is not None:
+            self.body_task.cancel()
         for executor in self.executors:
             executor.cancel()
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
 import sglang_lite as sgl
+from tests.runtime.toy import toy_engine
 
 
 @sgl.function
@@ -140,6 +143,29 @@ def test_cancelling_a_streaming_state_fails_its_waiters():
     with pytest.raises((sgl.ProgramCancelled, sgl.ProgramError)):
         state["a"]
     assert mock.aborted == 1
+
+
+def test_cancelling_ends_a_body_that_waits_for_something_else():
+    @sgl.function
+    async def sleeps(s):
+        s += "a"
+        await asyncio.sleep(1000)
+
+    state = sleeps.run(backend=sgl.Mock(), stream=True)
+    assert next(iter(state.text_iter())) == "a"
+    state.cancel()
+    with pytest.raises(sgl.ProgramCancelled):
+        state.sync()
+
+
+def test_an_engine_is_freed_with_its_last_reference():
+    engine = toy_engine()
+    gone = weakref.ref(engine)
+    plain.run("q", backend=engine, max_new_tokens=2)
+    engine.shutdown()
+    del engine
+    gc.collect()  # a finished run is a cycle of its states
+    assert gone() is None
 
 
 def test_a_blocking_call_on_the_background_loop_is_an_error_not_a_hang():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -15,9 +17,23 @@ from sglang_lite.lang.transcript import Piece, Prompt, any_of, runs
 from sglang_lite.outputs import RequestOutput, TokenLogprob
 from sglang_lite.runtime.engine import Engine
 from sglang_lite.runtime.messages import GenerateRequest
+from sglang_lite.runtime.tokenizer import Tokenizer
 from sglang_lite.sampling_params import SamplingParams
 
 SCORE_ONLY = SamplingParams(max_new_tokens=0, temperature=0.0)
+
+
+@functools.lru_cache(maxsize=8)
+def _text_rules(tokenizer: Tokenizer) -> tuple[ChatTemplate | None, re.Pattern[str]]:
+    """The tokenizer's chat template and what its control tokens look like."""
+
+    def render(messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
+        return tokenizer.render_chat_template(messages, add_generation_prompt=add_generation_prompt)
+
+    template = None
+    if tokenizer.chat_template is not None:
+        template = ChatTemplate(render, "the tokenizer's")
+    return template, any_of(tokenizer.control_tokens)
 
 
 class EngineBackend(Backend):
@@ -28,24 +44,7 @@ class EngineBackend(Backend):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.tokenizer = engine.tokenizer
-        tokenizer = engine.tokenizer
-        if tokenizer.chat_template is not None:
-
-            def render(messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
-                return tokenizer.render_chat_template(
-                    messages, add_generation_prompt=add_generation_prompt
-                )
-
-            self.chat_template = ChatTemplate(render, "the tokenizer's")
-        self._control = any_of(tokenizer.control_tokens)
-
-    @classmethod
-    def of(cls, engine: Engine) -> EngineBackend:
-        """The backend of this engine; the engine keeps it, so both live equally long."""
-        backend = engine.__dict__.get("_language_backend")
-        if backend is None:
-            backend = engine.__dict__.setdefault("_language_backend", cls(engine))
-        return backend
+        self.chat_template, self._control = _text_rules(engine.tokenizer)
 
     async def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...]:
         """See :meth:`Backend.encode`; equal to the ids of the whole chat template's text."""

@@ -33,7 +33,7 @@ def as_backend(backend: Any) -> Backend:
     if hasattr(backend, "asubmit"):
         from sglang_lite.lang.backends.engine import EngineBackend
 
-        return EngineBackend.of(backend)
+        return EngineBackend(backend)
     raise InvalidRequest("backend", backend, "an Engine, a Runtime, an endpoint or a Backend")
 
 
