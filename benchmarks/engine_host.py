@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,54 +34,65 @@ KINDS: dict[str, tuple[dict[str, Any], Constraint | None]] = {
 }
 
 
-class Timer:
-    """Wraps a function and adds up the wall and CPU time spent in it."""
+class Meter:
+    """Measures the steps of an engine that compute exactly ``rows`` rows.
 
-    def __init__(self, function: Any) -> None:
-        self.function = function
+    ``samples`` has (wall seconds in the model, the host's CPU seconds) of each.
+    """
+
+    def __init__(self, engine: Engine, rows: int) -> None:
+        self.core, self.rows = engine._loop.core, rows
+        self.samples: list[tuple[float, float]] = []
         self.wall = self.cpu = 0.0
 
-    def __call__(self, argument: Any) -> Any:
-        wall, cpu = time.perf_counter(), time.thread_time()
-        result = self.function(argument)
-        self.wall += time.perf_counter() - wall
-        self.cpu += time.thread_time() - cpu
-        return result
+    def __enter__(self) -> Meter:
+        core, model = self.core, self.core.model
+        self.original = core.step, model.forward, model.logits
+        core.step, model.forward, model.logits = (  # type: ignore[method-assign]
+            self._step,
+            self._timed(model.forward),
+            self._timed(model.logits),
+        )
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        core, model = self.core, self.core.model
+        core.step, model.forward, model.logits = self.original  # type: ignore[method-assign]
+
+    def _step(self) -> None:
+        self.wall = self.cpu = 0.0
+        started = time.thread_time()
+        self.original[0]()
+        host = time.thread_time() - started - self.cpu
+        if len(self.core.scheduler.running) == self.rows:
+            self.samples.append((self.wall, host))
+
+    def _timed(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def timed(argument: Any) -> Any:
+            wall, cpu = time.perf_counter(), time.thread_time()
+            result = function(argument)
+            self.wall += time.perf_counter() - wall
+            self.cpu += time.thread_time() - cpu
+            return result
+
+        return timed
 
 
 def measure(engine: Engine, rows: int, kind: str, steps: int) -> tuple[float, float]:
-    """Medians of (model milliseconds, host milliseconds) per step."""
+    """Medians of (model milliseconds, host milliseconds) per decode step."""
     fields, constraint = KINDS[kind]
-    core = engine._loop.core
-    forward, logits = Timer(core.model.forward), Timer(core.model.logits)
-    core.model.forward, core.model.logits = forward, logits  # type: ignore[method-assign]
     params = SamplingParams(
         max_new_tokens=steps + 40, ignore_eos=constraint is None, constraint=constraint, **fields
     )
-    prompt = engine.tokenizer.encode("A list of people and their ages, one after another. " * 16)
-    original, samples = core.step, []
-
-    def step() -> None:
-        wall = time.perf_counter()
-        cpu, inside, before = time.thread_time(), forward.cpu + logits.cpu, forward.wall + logits.wall
-        original()
-        host = time.thread_time() - cpu - (forward.cpu + logits.cpu - inside)
-        if len(core.scheduler.running) == rows and time.perf_counter() > wall:
-            samples.append((forward.wall + logits.wall - before, host))
-
-    core.step = step  # type: ignore[method-assign]
-    try:
-        streams = [
-            engine.submit(GenerateRequest((*prompt[: -1 - i % 8], 5 + i), params)) for i in range(rows)
-        ]
-        for stream in streams:
+    text = "A list of people and their ages, one after another. " * 16
+    prompt = tuple(engine.tokenizer.encode(text))
+    prompts = [(*prompt[: -1 - i % 8], 5 + i) for i in range(rows)]
+    with Meter(engine, rows) as meter:
+        for stream in [engine.submit(GenerateRequest(ids, params)) for ids in prompts]:
             for _ in stream:
                 pass
-    finally:
-        core.step = original  # type: ignore[method-assign]
-        core.model.forward, core.model.logits = forward.function, logits.function  # type: ignore[method-assign]
-    samples = samples[len(samples) // 4 :]
-    model, host = zip(*samples, strict=True)
+    # The first steps compute prompts.
+    model, host = zip(*meter.samples[len(meter.samples) // 4 :], strict=True)
     return 1000 * statistics.median(model), 1000 * statistics.median(host)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sglang_lite.errors import EngineError
 from sglang_lite.outputs import FinishReason, TokenLogprob, Usage
 from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.runtime.sampler import SamplingRow, allowed_ids, uniform_noise
@@ -156,12 +157,19 @@ class Request:
             self.seen_ids.add(token)
 
     def fill_mask(self) -> bool:
-        """Ask the grammar which tokens may come next; False if only an end is possible."""
+        """Ask the grammar which tokens may come next; False if only an end is possible.
+
+        Raises :class:`EngineError` for a dead end, which no constraint may have.
+        """
         assert self.matcher is not None
         assert self.mask is not None
         self.matcher.fill_next_token_bitmask(self.mask)
         self.allowed = allowed_ids(self.mask[0])
-        return self.allowed is None or not self.eos_ids.issuperset(self.allowed.tolist())
+        if self.allowed is None:
+            return True
+        if not len(self.allowed):
+            raise EngineError("the constraint leaves no token that could come next")
+        return not self.eos_ids.issuperset(self.allowed.tolist())
 
     def sampling_row(self) -> SamplingRow:
         """How the next token is to be chosen."""

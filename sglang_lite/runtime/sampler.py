@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -209,6 +209,7 @@ def _sample_wide(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> np.ndarra
 def _draw(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> np.ndarray:
     """Random choices, each from as many of the most probable tokens as it needs."""
     tokens = np.full(len(rows), -1, dtype=np.int64)
+    rows = [replace(row, top_k=-1) if row.top_k >= logits.shape[1] else row for row in rows]
     whole_sums = totals(logits, [row.temperature for row in rows])
     undecided = [i for i, total in enumerate(whole_sums) if np.isfinite(total)]
     count = FIRST_TOP

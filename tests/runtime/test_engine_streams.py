@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from sglang_lite.constraint import Regex
@@ -133,6 +134,17 @@ def test_constrained_samples_are_independent(engine: Engine) -> None:
     texts = [result["text"] for result in engine.generate("x", params)]
     assert all(len(text) == 6 and text.islower() for text in texts)
     assert len(set(texts)) == 5
+
+
+def test_a_dead_end_is_an_error_not_an_end(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_lite.constrained import GrammarMatcher
+
+    def nothing(self: GrammarMatcher, bitmask: np.ndarray, index: int = 0) -> None:
+        bitmask[index] = 0
+
+    monkeypatch.setattr(GrammarMatcher, "fill_next_token_bitmask", nothing)
+    with pytest.raises(EngineError, match="no token that could come next"):
+        engine.generate("x", greedy(5, regex="[ab]+"))
 
 
 def test_a_failing_matcher_ends_its_own_request_only(

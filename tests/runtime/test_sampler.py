@@ -77,6 +77,8 @@ def test_greedy_takes_the_first_of_equals() -> None:
         {"temperature": 5.0},
         {"top_k": 5},
         {"top_k": 300},
+        {"top_k": VOCAB},
+        {"top_k": 10**9, "top_p": 0.9},
         {"top_p": 0.3},
         {"top_p": 0.999, "temperature": 4.0},
         {"min_p": 0.2},
