@@ -296,8 +296,10 @@ def test_the_regex_tests_of_python_itself() -> None:
                 refused.append((pattern, error.reason))
             continue
         for candidate in {text, text[1:], text[:-1], text * 2}:
+            if r"\B" in pattern and not candidate:
+                continue  # Python 3.14 changed what \B says of an empty text
             assert automaton.matches(candidate) == bool(compiled.fullmatch(candidate)), pattern
         compared += 1
     assert compared > 300
-    reasons = ("back-references are not regular", "conditional groups are not regular")
-    assert [p for p, reason in refused if not reason.startswith((*reasons, "a possessive"))] == []
+    reasons = ("back-references", "conditional groups", "a possessive", "global flags")
+    assert [p for p, reason in refused if not reason.startswith(reasons)] == []
