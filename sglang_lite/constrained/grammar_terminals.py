@@ -5,7 +5,8 @@ terminals in every possible way, as lark's Earley parser does with ``lexer="dyna
 Two things would mean something else to a lexer:
 
 * A lazy quantifier asks for the shortest match, so a terminal with one keeps the texts of which no
-  beginning is in the terminal, too: ``/".*?"/`` has no quote inside.
+  beginning is in the terminal, too: ``/".*?"/`` has no quote inside.  That is what a lexer does
+  where fixed text follows the quantifier; anything else is refused.
 * Look-around at the edge of a terminal would look at its neighbours, and is refused.
 """
 
@@ -33,7 +34,9 @@ MAX_SUBSTRINGS = 100_000
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.S)
 _SIMPLE_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "\\": "\\", '"': '"'}
 _LITERAL_PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.S)
+_GROUP = re.compile(r"\(\?(?:P<\w+>|[aimsux-]*:|[=!>]|<[=!])")
 _LAZY = re.compile(r"(?:[*+?]|\{\d*,?\d*\})\?")
+_GREEDY = re.compile(r"[*+?{]")
 _SUBSTRINGS = ("substring_chunks", "substring_words", "substring_chars")
 _LEADING_FLAGS = re.compile(r"\(\?([aimsux]+)\)")
 
@@ -141,7 +144,12 @@ class Substrings(Automaton):
 
 def is_lazy(regex: str) -> bool:
     """True where ``regex`` has a lazy quantifier."""
-    return _LAZY.search(_LITERAL_PARTS.sub(".", regex)) is not None
+    return len(_split_at_lazy(regex)) > 1
+
+
+def _split_at_lazy(regex: str) -> list[str]:
+    """``regex`` without its lazy quantifiers; groups are plain, classes and escapes are dots."""
+    return _LAZY.split(_GROUP.sub("(", _LITERAL_PARTS.sub(".", regex)))
 
 
 def terminal_node(part: Expression, name: str, where: tuple[int, int] | None) -> ir.Node:
@@ -154,7 +162,11 @@ def terminal_node(part: Expression, name: str, where: tuple[int, int] | None) ->
             if _looks_out(tree, ahead=True) or _looks_out(tree, ahead=False):
                 reason = f"terminal {name} looks beyond its own text, which cannot be enforced"
                 raise InvalidGrammar(reason, where)
-            if is_lazy(part.regex):
+            *lazy, tail = _split_at_lazy(part.regex)
+            if lazy:
+                if _GREEDY.search(tail) or not tail.strip("()|"):
+                    reason = "no fixed text follows the lazy quantifier"
+                    raise InvalidGrammar(f"terminal {name}: {reason}", where)
                 return ir.terminal(text_dfa(shortest_match(part.regex)))
         return part.node()
     except InvalidRegex as error:
