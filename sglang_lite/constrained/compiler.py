@@ -107,7 +107,7 @@ class CompiledGrammar:
                 return None
         following = self.automaton.token(state, token, text)
         if following is not None and self._liveness and not self._liveness.alive(following):
-            return None
+            following = state.tokens[token] = None
         return following
 
     @property

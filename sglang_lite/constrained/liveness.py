@@ -28,7 +28,7 @@ class Liveness:
         kept = mask.copy()
         for token, text in self._texts:
             if mask[token >> 5] >> (token & 31) & 1:
-                target = self._automaton.token(state, token, text)
+                target = self._after(state, text)
                 if target is None or not self.alive(target):
                     kept[token >> 5] &= ~np.left_shift(1, token & 31, dtype=np.int32)
         return kept
@@ -50,11 +50,17 @@ class Liveness:
                     self._known[back] = True
                     back = came_from[back]
                 return True
-            for token, text in self._texts:
-                target = self._automaton.token(here, token, text)
+            for _, text in self._texts:
+                target = self._after(here, text)
                 if target is None or target in came_from or self._known.get(target) is False:
                     continue
                 came_from[target] = here
                 work.append(target)
         self._known.update(dict.fromkeys(came_from, False))
         return False
+
+    def _after(self, state: State, text: bytes) -> State | None:
+        here: State | None = state
+        for byte in text:
+            here = self._automaton.step(here, byte) if here is not None else None
+        return here

@@ -13,6 +13,8 @@ from sglang_lite.errors import InvalidRequest
 
 Bitmask = NDArray[np.int32]
 
+_INT32 = np.dtype(np.int32)
+
 MAX_JUMP = 1 << 16
 """Bytes that one jump-forward string may have."""
 
@@ -33,10 +35,12 @@ class GrammarMatcher:
     changes nothing.
     """
 
-    __slots__ = ("_history", "_state", "_terminated", "compiled")
+    __slots__ = ("_eos", "_history", "_state", "_terminated", "_words", "compiled")
 
     def __init__(self, compiled: CompiledGrammar) -> None:
         self.compiled = compiled
+        self._words = compiled.vocabulary.tables.words
+        self._eos = compiled.vocabulary.eos_token_ids
         self._state = compiled.automaton.start
         self._terminated = False
         self._history: list[State] = []
@@ -47,10 +51,10 @@ class GrammarMatcher:
         ``W`` = ceil(vocabulary size / 32) words.  EOS bits are set exactly where the text so far is
         complete; after an EOS only they are.
         """
-        words = self.compiled.vocabulary.tables.words
-        if bitmask.dtype != np.int32 or bitmask.ndim != 2 or bitmask.shape[1] != words:
+        shape = bitmask.shape
+        if len(shape) != 2 or shape[1] != self._words or bitmask.dtype != _INT32:
             shown = f"{bitmask.dtype} {bitmask.shape}"
-            raise InvalidRequest("bitmask", shown, f"an int32 array [batch, {words}]")
+            raise InvalidRequest("bitmask", shown, f"an int32 array [batch, {self._words}]")
         if self._terminated:
             bitmask[index] = self._only_eos()
         else:
@@ -58,23 +62,25 @@ class GrammarMatcher:
             bitmask[index] = self.compiled.mask(self._state) if mask is None else mask
 
     def _only_eos(self) -> Bitmask:
-        ids = np.array(self.compiled.vocabulary.eos_token_ids, np.int32)
+        ids = np.array(self._eos, np.int32)
         return self.compiled.vocabulary.tables.pack(ids)
 
     def accept_token(self, token_id: int) -> bool:
         """Go on by one token; False, and nothing happens, if the mask refuses it."""
-        if self._terminated:
-            return False
-        if token_id in self.compiled.vocabulary.eos_token_ids:
-            if not self._state.accepting:
-                return False
-            self._history.append(self._state)
-            self._terminated = True
-            return True
-        following = self.compiled.advance(self._state, token_id)
+        state = self._state
+        following = None if self._terminated else state.tokens.get(token_id)
         if following is None:
-            return False
-        self._history.append(self._state)
+            if self._terminated:
+                return False
+            if token_id in self._eos:
+                if state.accepting:
+                    self._history.append(state)
+                    self._terminated = True
+                return state.accepting
+            following = self.compiled.advance(state, token_id)
+            if following is None:
+                return False
+        self._history.append(state)
         self._state = following
         return True
 

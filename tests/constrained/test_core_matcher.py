@@ -347,7 +347,8 @@ def test_no_dead_end_where_a_byte_has_no_token() -> None:
     assert allowed(matcher) == {b"foo", b"x"}
     matcher = GrammarMatcher(GrammarCompiler(vocabulary).compile_regex("(f|fo)*x"))
     assert allowed(matcher) == {b"f", b"x"}
-    assert not matcher.accept_token(vocabulary.token_bytes.index(b"foo"))
+    for _ in range(2):
+        assert not matcher.accept_token(vocabulary.token_bytes.index(b"foo"))
     with pytest.raises(ConstraintError, match="no sequence of tokens"):
         GrammarCompiler(vocabulary).compile_choice(["go"])
 
