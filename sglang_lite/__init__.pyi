@@ -1,0 +1,82 @@
+"""The names of the package for type checkers and editors; at run time they load on first use."""
+
+from sglang_lite.constrained import CompiledGrammar as CompiledGrammar
+from sglang_lite.constrained import GrammarCompiler as GrammarCompiler
+from sglang_lite.constrained import GrammarMatcher as GrammarMatcher
+from sglang_lite.constrained import Vocabulary as Vocabulary
+from sglang_lite.constrained import allocate_token_bitmask as allocate_token_bitmask
+from sglang_lite.constraint import Choice as Choice
+from sglang_lite.constraint import Constraint as Constraint
+from sglang_lite.constraint import Grammar as Grammar
+from sglang_lite.constraint import JsonSchema as JsonSchema
+from sglang_lite.constraint import Regex as Regex
+from sglang_lite.constraint import StructuralTag as StructuralTag
+from sglang_lite.errors import BackendError as BackendError
+from sglang_lite.errors import CheckFailed as CheckFailed
+from sglang_lite.errors import ConstraintError as ConstraintError
+from sglang_lite.errors import EngineError as EngineError
+from sglang_lite.errors import GrammarTooComplex as GrammarTooComplex
+from sglang_lite.errors import Incomplete as Incomplete
+from sglang_lite.errors import InvalidGrammar as InvalidGrammar
+from sglang_lite.errors import InvalidRegex as InvalidRegex
+from sglang_lite.errors import InvalidRequest as InvalidRequest
+from sglang_lite.errors import InvalidSchema as InvalidSchema
+from sglang_lite.errors import ModelNotFound as ModelNotFound
+from sglang_lite.errors import NotSupported as NotSupported
+from sglang_lite.errors import ProgramCancelled as ProgramCancelled
+from sglang_lite.errors import ProgramError as ProgramError
+from sglang_lite.errors import PromptTooLong as PromptTooLong
+from sglang_lite.errors import QueueFull as QueueFull
+from sglang_lite.errors import RequestAborted as RequestAborted
+from sglang_lite.errors import SglangLiteError as SglangLiteError
+from sglang_lite.errors import UnsatisfiableSchema as UnsatisfiableSchema
+from sglang_lite.errors import UnsupportedModel as UnsupportedModel
+from sglang_lite.errors import UnsupportedSchema as UnsupportedSchema
+from sglang_lite.lang.api import flush_cache as flush_cache
+from sglang_lite.lang.api import get_server_info as get_server_info
+from sglang_lite.lang.backends.base import Backend as Backend
+from sglang_lite.lang.backends.cassette import Record as Record
+from sglang_lite.lang.backends.cassette import Replay as Replay
+from sglang_lite.lang.backends.endpoint import RuntimeEndpoint as RuntimeEndpoint
+from sglang_lite.lang.backends.fuzz import Fuzz as Fuzz
+from sglang_lite.lang.backends.mock import Mock as Mock
+from sglang_lite.lang.backends.openai import OpenAI as OpenAI
+from sglang_lite.lang.backends.registry import set_default_backend as set_default_backend
+from sglang_lite.lang.backends.runtime import Runtime as Runtime
+from sglang_lite.lang.choices import ChoicesDecision as ChoicesDecision
+from sglang_lite.lang.choices import ChoicesSamplingMethod as ChoicesSamplingMethod
+from sglang_lite.lang.choices import byte_mean as byte_mean
+from sglang_lite.lang.choices import greedy_token_selection as greedy_token_selection
+from sglang_lite.lang.choices import sum_logprob as sum_logprob
+from sglang_lite.lang.choices import token_length_normalized as token_length_normalized
+from sglang_lite.lang.choices import (
+    unconditional_likelihood_normalized as unconditional_likelihood_normalized,
+)
+from sglang_lite.lang.expressions import assistant as assistant
+from sglang_lite.lang.expressions import assistant_begin as assistant_begin
+from sglang_lite.lang.expressions import assistant_end as assistant_end
+from sglang_lite.lang.expressions import gen as gen
+from sglang_lite.lang.expressions import gen_int as gen_int
+from sglang_lite.lang.expressions import gen_string as gen_string
+from sglang_lite.lang.expressions import image as image
+from sglang_lite.lang.expressions import select as select
+from sglang_lite.lang.expressions import separate_reasoning as separate_reasoning
+from sglang_lite.lang.expressions import system as system
+from sglang_lite.lang.expressions import system_begin as system_begin
+from sglang_lite.lang.expressions import system_end as system_end
+from sglang_lite.lang.expressions import user as user
+from sglang_lite.lang.expressions import user_begin as user_begin
+from sglang_lite.lang.expressions import user_end as user_end
+from sglang_lite.lang.expressions import video as video
+from sglang_lite.lang.fork import ProgramStateGroup as ProgramStateGroup
+from sglang_lite.lang.program import SglFunction as SglFunction
+from sglang_lite.lang.program import function as function
+from sglang_lite.lang.state import AsyncProgramState as AsyncProgramState
+from sglang_lite.lang.state import ProgramState as ProgramState
+from sglang_lite.lang.variable import MISSING as MISSING
+from sglang_lite.lang.variable import Failure as Failure
+from sglang_lite.runtime.default_model import default_model_path as default_model_path
+from sglang_lite.runtime.engine import Engine as Engine
+from sglang_lite.sampling_params import SamplingParams as SamplingParams
+
+__version__: str
