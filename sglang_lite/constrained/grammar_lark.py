@@ -44,7 +44,7 @@ class _Lowering:
         self._scope = scope
         self._rules = Rules({})
         self._queue: list[tuple[str, Definition, Arguments]] = []
-        self._names: dict[tuple[str, str, tuple[ir.Node | str, ...]], str] = {}
+        self._names: dict[tuple[ir.Node | int, ...], str] = {}
         self._expressions: dict[tuple[str, str], Expression] = {}
         self._open: set[tuple[str, str]] = set()
         self._nodes: dict[str | tuple[str, str], ir.Node] = {}
@@ -55,10 +55,10 @@ class _Lowering:
         if start not in self._scope.definitions or start.isupper():
             raise InvalidGrammar(f"there is no rule '{start}' to start with")
         definition = self._find(self._scope, Token("RULE", start))
-        root = self._rule(self._scope, definition, (), definition.where)
+        root = self._rule(definition, (), definition.where)
         for name, other in self._scope.definitions.items():
             if not other.parameters and not name.isupper() and other.bodies:
-                self._rule(self._scope, other, (), other.where)
+                self._rule(other, (), other.where)
         for rule, definition, arguments in self._queue:  # grows while it is worked through
             nodes = [
                 self._alternatives(scope, body, arguments) for scope, body in definition.bodies
@@ -84,7 +84,6 @@ class _Lowering:
 
     def _rule(
         self,
-        scope: Scope,
         definition: Definition,
         arguments: tuple[ir.Node | Definition, ...],
         place: Where | None,
@@ -96,14 +95,14 @@ class _Lowering:
                 f"not {len(arguments)}",
                 place,
             )
-        shown = tuple(a.name if isinstance(a, Definition) else a for a in arguments)
-        key = (scope.library, definition.name, shown)
+        key = (id(definition), *(a if isinstance(a, ir.Node) else id(a) for a in arguments))
         name = self._names.get(key)
         if name is None:
             if len(self._names) - len(self._scope.definitions) > MAX_INSTANCES:
                 raise GrammarTooComplex(f"more than {MAX_INSTANCES} instances of templates")
-            name = ".".join(filter(None, (scope.library, definition.name)))
-            name += f"{{{len(self._names)}}}" if arguments else ""
+            name = definition.name
+            if arguments or name in self._rules.where:  # an instance, or a library's namesake
+                name += f"{{{len(self._names)}}}"
             self._names[key] = name
             self._rules.where[name] = definition.where
             bound = dict(zip(definition.parameters, arguments, strict=True))
@@ -147,7 +146,7 @@ class _Lowering:
             if isinstance(found, ir.Node):
                 return found
             values = tuple(self._argument(scope, a, arguments) for a in atom.children[1:])
-            return self._rule(scope, found, values, where(name, scope))
+            return self._rule(found, values, where(name, scope))
         token = str(atom) if isinstance(atom, Token) else "..".join(atom.children)
         if token not in self._nodes:
             first = atom if isinstance(atom, Token) else atom.children[0]

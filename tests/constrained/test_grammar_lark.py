@@ -249,6 +249,20 @@ def test_recursive_schemas_can_be_embedded_twice() -> None:
     assert not accepts(language, "[[]|[]")
 
 
+def test_names_of_a_library_do_not_clash_with_own_ones() -> None:
+    grammar = """
+    start: own | item
+    %import lark.name -> item
+    own: "<" name ">"
+    name: "1"
+    """
+    language = lower_grammar(grammar, "lark")
+    for text in ("<1>", "abc", "ABC"):
+        assert accepts(language, text), text
+    for text in ("1", "<abc>", "aBc"):
+        assert not accepts(language, text), text
+
+
 REFUSED = [
     ("start: a", 1, 8, "'a' is not defined"),
     ('start: "a" B\nb: C\n', 1, 12, "'B' is not defined"),
