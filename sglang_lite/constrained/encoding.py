@@ -273,7 +273,8 @@ def _escape_row(node: Node) -> Row:
 
 def _canonical_row(node: Node) -> Row:
     builder = _RowBuilder(node.classes)
-    classes = list(node.function.classes)
+    starts = node.function.starts  # A state like this one may have fewer segments.
+    classes = [node.function.classes[bisect_right(starts, code) - 1] for code in range(0x5D)]
     for byte, code in SHORT_ESCAPES.items():
         if code != 0x2F:
             builder.leaf([byte], classes[code])

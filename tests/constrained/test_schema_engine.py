@@ -31,6 +31,7 @@ SCHEMAS = [
         "patternProperties": {"^a": {"type": "null"}},
         "additionalProperties": False,
     },
+    {"type": "object", "patternProperties": {"a": {"type": "null"}}, "additionalProperties": False},
     {"type": "object", "not": {"required": ["a", "b"]}, "properties": {"a": {}, "b": {}}},
     {"properties": {"next": {"$ref": "#"}}, "required": ["next"], "type": ["object", "null"]},
     {"type": "string", "minLength": 1, "maxLength": 3, "pattern": "a"},
