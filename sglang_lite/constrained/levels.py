@@ -39,15 +39,41 @@ class Moves(Protocol):
         """Make the targets of ``states`` known."""
 
 
+Run = tuple[int, int, int, int]
+"""Nodes ``start`` to ``end`` in depth-first order, all with one symbol, each the child of the last.
+
+The first is below node ``above`` of the same order, or below node ``-1 - above`` of the trie.
+"""
+
+
 class Levels:
     """A trie in breadth-first order: bounds of its levels, each node's parent and symbol."""
 
     def __init__(self, bounds: list[int], parent: Int32, symbol: NDArray[Any]) -> None:
         self.bounds, self.parent, self.symbol = bounds, parent, symbol.astype(np.int32)
-        self.deep = bounds[min(DEEP, len(bounds) - 1)]
-        self._deep_nodes = [
-            *zip(parent[self.deep :].tolist(), self.symbol[self.deep :].tolist(), strict=True)
-        ]
+        self._deep = bounds[min(DEEP, len(bounds) - 1)]
+        self._deep_nodes, self._runs = self._find_runs()
+
+    def _find_runs(self) -> tuple[Int32, list[Run]]:
+        """The nodes from level DEEP on, depth first, as runs of one symbol."""
+        deep, symbol = self._deep, self.symbol[self._deep :].tolist()
+        children: dict[int, list[int]] = {}
+        for node, parent in enumerate(self.parent[deep:].tolist(), deep):
+            children.setdefault(parent, []).append(node)
+        nodes: list[int] = []
+        runs: list[Run] = []
+        work = [(node, -1 - p) for p, kids in children.items() if p < deep for node in kids]
+        while work:
+            node, above = work.pop()
+            start = len(nodes)
+            nodes.append(node)
+            kids = children.get(node, [])
+            while len(kids) == 1 and symbol[kids[0] - deep] == symbol[node - deep]:
+                nodes.append(kids[0])
+                kids = children.get(kids[0], [])
+            runs.append((above, symbol[node - deep], start, len(nodes)))
+            work += [(kid, len(nodes) - 1) for kid in kids]
+        return np.array(nodes, np.int32), runs
 
     def sweep(self, states: Int32, moves: Moves) -> None:
         """Fill ``states`` (int32[N]) from that of the root; negative = not reached."""
@@ -66,26 +92,27 @@ class Levels:
                 here[alive] = _targets(before[alive], symbol[alive], moves, width)
             else:
                 here[:] = _targets(before, symbol, moves, width)
-        if self._deep_nodes:
+        if self._runs:
             self._sweep_deep(states, moves)
 
     def _sweep_deep(self, states: Int32, moves: Moves) -> None:
-        """Few nodes on many levels, mostly runs of one character: one by one."""
-        first = self.bounds[DEEP - 1]
-        found = states[first : self.deep].tolist()
-        rows: dict[int, list[int]] = {}
+        """Few nodes on many levels, mostly runs of one character: run by run."""
         width = moves.width
-        for parent, symbol in self._deep_nodes:
-            state = found[parent - first]
-            if state < 0:
-                found.append(DEAD)
-                continue
-            row = rows.get(state)
-            if row is None:
-                moves.fetch(np.array([state], np.int32))
-                row = rows[state] = moves.flat()[state * width : (state + 1) * width].tolist()
-            found.append(row[symbol])
-        states[self.deep :] = found[self.deep - first :]
+        found = [DEAD] * len(self._deep_nodes)
+        for above, symbol, start, end in self._runs:
+            state = found[above] if above >= 0 else int(states[-1 - above])
+            for at in range(start, end):
+                if state < 0:
+                    break
+                target = moves.flat().item(state * width + symbol)
+                if target == UNKNOWN:
+                    moves.fetch(np.array([state], np.int32))
+                    target = moves.flat().item(state * width + symbol)
+                if target == state:
+                    found[at:end] = [state] * (end - at)
+                    break
+                found[at] = state = target
+        states[self._deep_nodes] = found
 
     def chars(self, ends: Flags) -> Int32:
         """For each node how many nodes on the way to it, itself included, are set in ``ends``."""

@@ -110,7 +110,7 @@ class TerminalTable:
     def _reach(self, place: Place, state: int) -> Reach:
         row = self.dfa.row(state)
         self.by_byte.flag(state)
-        if 256 - row.count(DEAD) <= FEW_BYTES:
+        if place is not self.tables.trie.root or 256 - row.count(DEAD) <= FEW_BYTES:
             found = self._walk(place, state)
             if found is not None:
                 return found
