@@ -127,7 +127,9 @@ class _RowBuilder:
             numbers = {number: i for i, number in enumerate(onto)}
             numbers[_NO] = _NO
             function = Function(function.starts, tuple(numbers[c] for c in function.classes))
-        child = Child(_node(kind, digits, function), onto)
+        self.known_child(codes, Child(_node(kind, digits, function), onto))
+
+    def known_child(self, codes: Sequence[int], child: Child) -> None:
         entry = self.children.setdefault(child, self._first + len(self.children))
         for code in codes:
             self.entries[code] = entry
@@ -190,9 +192,26 @@ def _first_row(encoding: Encoding, function: Function, count: int) -> Row:
         if encoding == "json":
             builder.child([_BACKSLASH], "escape", 0, function)
         else:
-            builder.child([_BACKSLASH], "canonical", 0, _escaped_only(function))
-    _leads(builder, function)
+            # Only what canonical JSON has to escape: control characters, quote and backslash.
+            escaped = _only(function, (0, 0x20), (0x22, 0x23), (0x5C, 0x5D))
+            builder.child([_BACKSLASH], "canonical", 0, escaped)
+    if function.starts[-1] < 0x80:
+        for codes, node in _plain_leads():
+            builder.known_child(codes, Child(node, function.classes[-1:]))
+    else:
+        _leads(builder, function)
     return builder.row()
+
+
+@lru_cache(maxsize=1)
+def _plain_leads() -> list[tuple[list[int], Node]]:
+    """The lead bytes where all characters beyond ASCII are of one class: most rows."""
+    builder = _RowBuilder(1)
+    _leads(builder, Function((0,), (0,)))
+    return [
+        ([byte for byte in range(256) if builder.entries[byte] == entry], child.node)
+        for child, entry in builder.children.items()
+    ]
 
 
 def _leads(builder: _RowBuilder, function: Function) -> None:
@@ -220,17 +239,6 @@ def _leads(builder: _RowBuilder, function: Function) -> None:
 def _constant(function: Function, low: int) -> bool:
     """True where the function doesn't change above ``low``."""
     return function.starts[-1] <= low
-
-
-def _escaped_only(function: Function) -> Function:
-    """Only what canonical JSON has to escape: control characters, the quote and the backslash."""
-    kept = [
-        function.classes[bisect_right(function.starts, code) - 1]
-        if code < 0x20 or code in (0x22, 0x5C)
-        else _NO
-        for code in range(0x5E)
-    ]
-    return Function(tuple(range(0x5E)), tuple(kept))
 
 
 # -- the middle of a character -------------------------------------------------------------------
