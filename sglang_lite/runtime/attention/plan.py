@@ -80,12 +80,11 @@ class Segment:
 
 
 @dataclass
-class _Planned:
-    """A row with the range of its flat tokens and the number of parts it has so far."""
+class PlannedRow:
+    """A row with the range of its flat tokens; ``parts`` counts its partial results so far."""
 
     row: Row
     tokens: range
-    first_key: int
     parts: int = 0
 
     @property
@@ -93,63 +92,77 @@ class _Planned:
         """Keys read from the pool: a decoding row reads its own new key there too."""
         return self.row.end if self.row.new_tokens == 1 else self.row.start
 
+    def first_key(self, window: int | None) -> int:
+        """The first key that some token of the row sees."""
+        return 0 if window is None else max(0, self.row.start + 1 - window)
 
-def plan_segments(rows: Sequence[Row], window: int | None = None) -> list[Segment]:
-    """The segments of a step; with ``window``, a token sees so many keys including its own."""
-    planned, offset = [], 0
-    for row in rows:
-        first = 0 if window is None else max(0, row.start + 1 - window)
-        planned.append(_Planned(row, range(offset, offset + row.new_tokens), first))
-        offset += row.new_tokens
-    segments = [_own_segment(item, window) for item in planned if item.row.new_tokens > 1]
-    whole = [item for item in planned if item.first_key == 0 and not _clipped(item, window)]
-    segments += _shared_segments(whole, begin=0, common=0)
-    clipped = [item for item in planned if item.first_key or _clipped(item, window)]
-    for item in clipped:
-        segments += _pool_segments(item, item.first_key, window)
-    return segments
+    def clipped(self, window: int | None) -> bool:
+        """Whether the window hides some of the row's keys from some of its tokens."""
+        return window is not None and self.row.end > window
 
 
-def _clipped(item: _Planned, window: int | None) -> bool:
-    """Whether some token of the row doesn't see some key before the row's start."""
-    return window is not None and item.row.end > window
+@dataclass(frozen=True)
+class Stretch:
+    """The slots ``[begin, end)`` of ``rows[0]``, which all tokens of all these rows read.
 
-
-def _own_segment(item: _Planned, window: int | None) -> Segment:
-    item.parts = 1
-    tokens = item.row.new_tokens
-    if window is None or tokens <= window:
-        return Segment(item.tokens, None, causal=True)
-    distance = np.arange(tokens)[:, None] - np.arange(tokens)
-    return Segment(item.tokens, None, mask=(distance >= 0) & (distance < window))
-
-
-def _shared_segments(items: list[_Planned], begin: int, common: int) -> Iterator[Segment]:
-    """Segments of rows that share the slots ``[0, common)``, whose keys before ``begin`` are done.
-
-    Follows the tree of shared slots downwards; a stretch that is too short for a segment of its
-    own is left to the segments below.
+    With one row it is what the row doesn't share, up to its ``pool_keys``; maybe nothing.
     """
-    by_next_slot: dict[int, list[_Planned]] = {}
-    for item in items:
+
+    rows: list[PlannedRow]
+    begin: int
+    end: int
+
+    @property
+    def slots(self) -> np.ndarray:
+        """The KV slots, in the order of positions."""
+        return self.rows[0].row.slots[self.begin : self.end]
+
+
+def plan_rows(rows: Sequence[Row]) -> list[PlannedRow]:
+    """The rows with their places in the flat batch."""
+    ends = np.cumsum([row.new_tokens for row in rows]).tolist()
+    return [
+        PlannedRow(row, range(end - row.new_tokens, end))
+        for row, end in zip(rows, ends, strict=True)
+    ]
+
+
+def plan_stretches(planned: list[PlannedRow], window: int | None) -> Iterator[Stretch]:
+    """Every row's pool keys in stretches: shared ones once, then each row's own.
+
+    A row that the window clips shares nothing: what others read isn't what it reads.
+    """
+    yield from _shared([p for p in planned if not p.clipped(window)], begin=0, common=0)
+    for item in planned:
+        if item.clipped(window):
+            yield Stretch([item], min(item.first_key(window), item.pool_keys), item.pool_keys)
+
+
+def _shared(rows: list[PlannedRow], begin: int, common: int) -> Iterator[Stretch]:
+    """Stretches of rows that share the slots ``[0, common)``, whose keys before ``begin`` are done.
+
+    Follows the tree of shared slots downwards; a stretch that is too short for itself is left to
+    those below.
+    """
+    by_next_slot: dict[int, list[PlannedRow]] = {}
+    for item in rows:
         if item.pool_keys > common:
             by_next_slot.setdefault(int(item.row.slots[common]), []).append(item)
         else:
-            yield from _pool_segments(item, begin, None)
+            yield Stretch([item], begin, item.pool_keys)
     for group in by_next_slot.values():
         if len(group) == 1:
-            yield from _pool_segments(group[0], begin, None)
+            yield Stretch(group, begin, group[0].pool_keys)
             continue
         shared = _common_slots(group, common)
         if shared - begin < MIN_SHARED_KEYS:
-            yield from _shared_segments(group, begin, shared)
+            yield from _shared(group, begin, shared)
             continue
-        tokens = np.concatenate([np.asarray(item.tokens) for item in group])
-        yield from _segments_of(group, tokens, group[0].row.slots[begin:shared])
-        yield from _shared_segments(group, shared, shared)
+        yield Stretch(group, begin, shared)
+        yield from _shared(group, shared, shared)
 
 
-def _common_slots(group: list[_Planned], known: int) -> int:
+def _common_slots(group: list[PlannedRow], known: int) -> int:
     """Length of the common prefix of the rows' pool slots, of which ``known`` are known."""
     first = group[0]
     shared = first.pool_keys
@@ -160,27 +173,38 @@ def _common_slots(group: list[_Planned], known: int) -> int:
     return shared
 
 
-def _pool_segments(item: _Planned, begin: int, window: int | None) -> Iterator[Segment]:
-    """Segments of one row's pool keys from ``begin`` on."""
-    slots = item.row.slots[begin : item.pool_keys]
+def plan_segments(rows: Sequence[Row], window: int | None = None) -> list[Segment]:
+    """The segments of a step; with ``window``, a token sees so many keys including its own."""
+    planned = plan_rows(rows)
+    segments = [_own_segment(item, window) for item in planned if item.row.new_tokens > 1]
+    for stretch in plan_stretches(planned, window):
+        segments += _segments_of(stretch, _mask(stretch, window))
+    return segments
+
+
+def _own_segment(item: PlannedRow, window: int | None) -> Segment:
+    item.parts = 1
+    tokens = item.row.new_tokens
+    if window is None or tokens <= window:
+        return Segment(item.tokens, None, causal=True)
+    distance = np.arange(tokens)[:, None] - np.arange(tokens)
+    return Segment(item.tokens, None, mask=(distance >= 0) & (distance < window))
+
+
+def _mask(stretch: Stretch, window: int | None) -> np.ndarray | None:
+    """Which of the stretch's keys each token of a clipped row sees."""
+    item = stretch.rows[0]
+    if window is None or not item.clipped(window) or item.row.new_tokens == 1:
+        return None
+    query = np.arange(item.row.start, item.row.end)[:, None]
+    return np.arange(stretch.begin, stretch.end) > query - window
+
+
+def _segments_of(stretch: Stretch, mask: np.ndarray | None) -> Iterator[Segment]:
+    """One segment per long run of consecutive slots, and one for all the rest."""
+    slots, group = stretch.slots, stretch.rows
     if not len(slots):
         return
-    mask = None
-    if _clipped(item, window) and item.row.new_tokens > 1:
-        assert window is not None
-        query = np.arange(item.row.start, item.row.end)[:, None]
-        mask = np.arange(begin, item.pool_keys) > query - window
-    tokens: range | np.ndarray = item.tokens
-    yield from _segments_of([item], tokens, slots, mask)
-
-
-def _segments_of(
-    group: list[_Planned],
-    tokens: range | np.ndarray,
-    slots: np.ndarray,
-    mask: np.ndarray | None = None,
-) -> Iterator[Segment]:
-    """One segment per long run of consecutive slots, and one for all the rest."""
     bounds = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1), len(slots)]
     runs = list(pairwise(bounds))
     long_runs = [(a, b) for a, b in runs if b - a >= MIN_RUN or len(runs) == 1]
@@ -192,6 +216,9 @@ def _segments_of(
         rest[a:b] = False
     if rest.any():
         pieces.append((slots[rest], None if mask is None else mask[:, rest]))
+    tokens: range | np.ndarray = group[0].tokens
+    if len(group) > 1:
+        tokens = np.concatenate([np.asarray(item.tokens) for item in group])
     for keys, seen in pieces:
         # A mask that hides nothing costs time for nothing.
         seen = None if seen is None or seen.all() else seen
