@@ -13,10 +13,14 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from sglang_lite.errors import UnsupportedModel
 from sglang_lite.runtime.attention.reference import ReferenceAttention
 from sglang_lite.runtime.attention.triton import TritonAttention
 from sglang_lite.runtime.batch import Row
+from sglang_lite.runtime.models.loader import load_model
 from tests.runtime.test_attention_cpu import DIM, GROUP, KV_HEADS, ragged_rows, tensors
+from tests.runtime.test_model_decoder import Sequence, prompt, step
+from tests.runtime.tiny import make_tiny_model
 
 pytest.importorskip("triton")
 # The interpreter cannot multiply bfloat16.
@@ -92,3 +96,20 @@ def test_odd_shapes(heads, kv_heads, dim):
     out = backend.attend(*args, backend.plan(rows, None), scale=0.2)
     wanted = slow.attend(*args, slow.plan(rows, None), scale=0.2)
     torch.testing.assert_close(out, wanted, atol=2e-5, rtol=2e-5)
+
+
+def test_a_model_on_these_kernels(tmp_path):
+    model = load_model(make_tiny_model(tmp_path), kv_slots=64, dtype="float32", device=DEVICE.type)
+    results = []
+    for backend in (ReferenceAttention(), TritonAttention(DEVICE, 4, 2)):
+        model.attention = backend
+        sequences = [Sequence(prompt(9), range(20)), Sequence(prompt(5, seed=1), range(30, 50))]
+        results.append(step(model, sequences, [9, 5]))
+    torch.testing.assert_close(*results, atol=1e-4, rtol=1e-4)
+
+
+def test_layers_of_another_shape_are_refused():
+    backend = TritonAttention(DEVICE, 4, 4)
+    args = [x.to(DEVICE) for x in tensors(decode_and_chunk(), torch.float32)]
+    with pytest.raises(UnsupportedModel, match="6 heads over 2"):
+        backend.attend(*args, backend.plan(decode_and_chunk(), None), scale=1.0)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from sglang_lite.errors import UnsupportedModel
 from sglang_lite.runtime.attention.plan import PlannedRow, Stretch, plan_rows, plan_stretches
 from sglang_lite.runtime.batch import Row
 
@@ -147,6 +148,11 @@ class TritonAttention:
         from sglang_lite.runtime.attention.triton_kernels import attend_items, merge_parts
 
         tokens, heads, dim = query.shape
+        if (heads, key.shape[1]) != (self.group * self.kv_heads, self.kv_heads):
+            raise UnsupportedModel(
+                f"a layer with {heads} heads over {key.shape[1]} in a model with "
+                f"{self.group * self.kv_heads} over {self.kv_heads}"
+            )
         if query.stride(2) != 1:
             query = query.contiguous()
         block_dim = max(16, 1 << (dim - 1).bit_length())

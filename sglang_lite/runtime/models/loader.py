@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 from pathlib import Path
 
 import torch
 
 from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.attention.cpu import TorchAttention
+from sglang_lite.runtime.attention.plan import AttentionBackend
 from sglang_lite.runtime.attention.sequence import SequenceAttention
+from sglang_lite.runtime.attention.triton import TritonAttention
 from sglang_lite.runtime.models.base import Model
 from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.models.decoder import FUSED_FAMILIES, FusedDecoder
@@ -46,7 +49,7 @@ def load_model(
         raise InvalidRequest("kv_slots", kv_slots, "at least 1")
     where = resolve_device(device)
     precision = resolve_dtype(dtype, config, where)
-    attention = SequenceAttention(where) if deterministic else TorchAttention(where)
+    attention = _attention_for(where, config, deterministic)
     if config.model_type in FUSED_FAMILIES:
         weights = Weights(folder)
         linears = LinearFactory(weights, config, precision, where, quantization)
@@ -68,6 +71,17 @@ def load_model(
     return TransformersModel(
         folder, config, attention, dtype=precision, device=where, kv_slots=kv_slots
     )
+
+
+def _attention_for(
+    device: torch.device, config: ModelConfig, deterministic: bool
+) -> AttentionBackend:
+    """Triton's kernels on a GPU where Triton is installed, torch's elsewhere."""
+    if deterministic:
+        return SequenceAttention(device)
+    if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+        return TritonAttention(device, config.num_heads, config.num_kv_heads)
+    return TorchAttention(device)
 
 
 def _give_back_freed_memory() -> None:
