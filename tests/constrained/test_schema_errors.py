@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sglang_lite.constrained.budget import time_limit
 from sglang_lite.constrained.json_schema import lower_json_schema
 from sglang_lite.constraint import JsonSchema
 from sglang_lite.errors import (
@@ -188,3 +189,9 @@ def test_lone_surrogates():
         with pytest.raises(InvalidSchema, match="surrogate"):
             language(text)
     assert accepts(language(r'{"const": "\ud83d\ude00"}'), '"😀"')
+
+
+def test_time_is_a_budget():
+    branches = [{"minimum": i, "maximum": i + 1} for i in range(3000)]
+    with pytest.raises(GrammarTooComplex, match=r"budget of 0 s"), time_limit(0):
+        lower_json_schema(JsonSchema.of({"oneOf": branches}))

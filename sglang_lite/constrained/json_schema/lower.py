@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from sglang_lite.constrained import ir
+from sglang_lite.constrained import budget, ir
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.arrays import lower_array
 from sglang_lite.constrained.json_schema.normalise import Normaliser
@@ -53,6 +53,7 @@ class Lowering:
         """The root node and all rules."""
         root = self.value(schema)
         while self._waiting:
+            budget.check()
             name, record = self._waiting.pop()
             if isinstance(record, R.Object):
                 self.rules[name] = lower_object(self, record)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sglang_lite.constrained import budget
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.applicators import APPLICATORS, reference
 from sglang_lite.constrained.json_schema.difference import complement_parts, subtract
@@ -129,6 +130,7 @@ class Normaliser:
             raise GrammarTooComplex(f"JSON Schema nests more than {MAX_DEPTH} schemas in place")
         if len(self._expanded) + len(self._together) >= MAX_EXPANSIONS:
             raise GrammarTooComplex(f"JSON Schema expands to more than {MAX_EXPANSIONS} schemas")
+        budget.check()
         self._open[term] = None
         try:
             result = self._schema(term, tracking)
@@ -168,6 +170,7 @@ class Normaliser:
 
     def spend(self, steps: int) -> None:
         """Count work on products of alternatives; raise where the budget is used up."""
+        budget.check()
         self._steps += steps
         if self._steps > MAX_STEPS:
             raise GrammarTooComplex(

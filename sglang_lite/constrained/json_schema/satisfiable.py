@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sglang_lite.constrained import budget
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.intersect import intersect, item_schema
 from sglang_lite.constrained.json_schema.membership import fits, member_schema
@@ -24,6 +25,7 @@ MAX_NESTING = 12
 
 def overlap(to: Normaliser, left: R.Alternatives, right: R.Alternatives) -> bool:
     """False if no value is in both."""
+    budget.check()
     for kind, records in left.items():
         others = right.get(kind, ())
         for first in records:
