@@ -17,10 +17,11 @@ from sglang_lite.lang.healing import heal
 from sglang_lite.lang.nodes import Gen, LogprobOptions, Select
 from sglang_lite.lang.reasoning import ReasoningSplitter
 from sglang_lite.lang.variable import Sample, Variable
-from sglang_lite.outputs import Logprobs, RequestOutput
+from sglang_lite.outputs import RequestOutput, TokenLogprob
 from sglang_lite.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from sglang_lite.lang.backends.base import Backend
     from sglang_lite.lang.executor import Executor
 
 log = logging.getLogger("sglang_lite")
@@ -43,6 +44,7 @@ async def run_gen(executor: Executor, node: Gen, variables: tuple[Variable, ...]
     try:
         async for output in stream:
             text = _take(samples[output.index], output, healed.text)
+            _take_logprobs(samples[output.index].meta, output, run.backend, options)
             tell(output.index, text)
     finally:
         close = getattr(stream, "aclose", None)
@@ -155,20 +157,29 @@ def _take(sample: Sample, output: RequestOutput, healed: str) -> str:
         sample.meta["prompt_tokens"] = output.usage.prompt_tokens
         sample.meta["completion_tokens"] = output.usage.completion_tokens
         sample.meta["cached_tokens"] = output.usage.cached_tokens
-    _take_logprobs(sample.meta, "output", output.logprobs)
-    _take_logprobs(sample.meta, "input", output.prompt_logprobs)
     return text
 
 
-def _take_logprobs(meta: dict[str, Any], side: str, logprobs: Logprobs | None) -> None:
-    """Collect under SGLang's meta keys; entries are [logprob, id, None]."""
-    if logprobs is None:
-        return
-    entries = meta.setdefault(f"{side}_token_logprobs", [])
-    entries.extend([value, token, None] for value, token in logprobs.tokens)
-    if logprobs.top:
-        top = meta.setdefault(f"{side}_top_logprobs", [])
-        top.extend([[value, token, None] for value, token in row] for row in logprobs.top)
+def _take_logprobs(
+    meta: dict[str, Any], output: RequestOutput, backend: Backend, options: LogprobOptions
+) -> None:
+    """Collect under SGLang's meta keys; entries are [logprob, id, text or None]."""
+
+    def entry(pair: TokenLogprob) -> list[Any]:
+        value, token = pair
+        return [
+            value,
+            token,
+            backend.token_text(token) if options.return_text_in_logprobs else None,
+        ]
+
+    for side, logprobs in (("output", output.logprobs), ("input", output.prompt_logprobs)):
+        if logprobs is not None:
+            entries = meta.setdefault(f"{side}_token_logprobs", [])
+            entries.extend(entry(pair) for pair in logprobs.tokens)
+        if logprobs is not None and logprobs.top:
+            rows = meta.setdefault(f"{side}_top_logprobs", [])
+            rows.extend([entry(pair) for pair in row] for row in logprobs.top)
 
 
 def _warn_if_cut(executor: Executor, node: Gen, sample: Sample, params: SamplingParams) -> None:

@@ -39,10 +39,12 @@ def heal(backend: Backend, node: Gen, prompt: Prompt, constraint: Constraint | N
         return unchanged
     if node.heal is None and not isinstance(constraint, (Regex, Choice)):
         return unchanged
-    last = backend.token_text(prompt.input_ids[-1])
+    if prompt.input_ids[-1] in backend.control_ids():
+        return unchanged
+    last = backend.token_text(prompt.input_ids[-1]) if backend.heals else None
     if last is None:
         if node.heal:
-            raise NotSupported(f"heal=True: backend {backend.name} does not tell tokens' texts")
+            raise NotSupported(f"heal=True: backend {backend.name} cannot heal")
         return unchanged
     at_seam = prompt.tail[-1].text.endswith(last) and "\ufffd" not in last
     if not last or not at_seam or (node.heal is None and not last.isspace()):

@@ -57,6 +57,9 @@ class Backend(ABC):
     obeys_constraints: bool = True
     """False for servers that may ignore a constraint: their answers are checked."""
 
+    heals: bool = False
+    """True where prompts are token ids and every token's text is known."""
+
     chat_template: ChatTemplate | None = None
 
     async def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...] | None:
@@ -97,7 +100,7 @@ class Backend(ABC):
         raise NotSupported(f"select is not supported by backend {self.name}")
 
     def token_text(self, token_id: int) -> str | None:
-        """One token's text; None where it is not known or the token is a control token."""
+        """One token's text; None where it is not known."""
         return None
 
     async def choose(self, prompt: Prompt, choices: Sequence[str]) -> str | None:

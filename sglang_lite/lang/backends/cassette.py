@@ -79,7 +79,7 @@ class Cassette(Backend):
         self.chat_template = ChatTemplate(chatml, "chatml")
         if inner is not None:
             self.chat_template = inner.template()
-            self.obeys_constraints = inner.obeys_constraints
+            self.obeys_constraints, self.heals = inner.obeys_constraints, inner.heals
 
     async def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...] | None:
         """As the recorded backend does."""
@@ -88,6 +88,10 @@ class Cassette(Backend):
     def align(self, token_ids: Sequence[int], text: str) -> tuple[tuple[int, ...], str]:
         """As the recorded backend does."""
         return ((), text) if self._inner is None else self._inner.align(token_ids, text)
+
+    def token_text(self, token_id: int) -> str | None:
+        """As the recorded backend does."""
+        return None if self._inner is None else self._inner.token_text(token_id)
 
     def control_ids(self) -> frozenset[int]:
         """As the recorded backend does."""

@@ -56,6 +56,7 @@ class RuntimeEndpoint(Backend):
         control = self.model_info.get("control_tokens")
         self._control = _CONTROL if control is None else any_of(control)
         self._encoded: dict[tuple[str, bool], tuple[int, ...]] = {}
+        self._token_texts: dict[int, str] = {}
 
     async def _model_info(self) -> dict[str, Any]:
         return await self.http.json("GET", "/get_model_info")
@@ -100,6 +101,10 @@ class RuntimeEndpoint(Backend):
             self._encoded[key] = tuple(answer["tokens"])
         return self._encoded[key]
 
+    def token_text(self, token_id: int) -> str | None:
+        """As the server told it beside a log probability."""
+        return self._token_texts.get(token_id)
+
     async def stream(
         self, prompt: Prompt, params: SamplingParams, logprobs: LogprobOptions
     ) -> AsyncIterator[RequestOutput]:
@@ -113,7 +118,7 @@ class RuntimeEndpoint(Backend):
             "top_logprobs_num": logprobs.top_logprobs_num,
             "return_text_in_logprobs": logprobs.return_text_in_logprobs,
         }
-        samples = [_Cumulative() for _ in range(params.n)]
+        samples = [_Cumulative(self._token_texts) for _ in range(params.n)]
         events = self.http.events("/generate", body)
         try:
             async for event in events:
@@ -184,7 +189,8 @@ class RuntimeEndpoint(Backend):
 class _Cumulative:
     """Turns the server's texts, which repeat everything so far, into deltas."""
 
-    def __init__(self) -> None:
+    def __init__(self, token_texts: dict[int, str]) -> None:
+        self._token_texts = token_texts
         self._text = 0
         self._ids = 0
         self._logprobs = 0
@@ -194,15 +200,17 @@ class _Cumulative:
         meta = event.get("meta_info", {})
         text, ids = event.get("text", ""), event.get("output_ids", [])
         reason = meta.get("finish_reason")
-        entries = meta.get("output_token_logprobs") or []
-        prompt_entries = meta.get("input_token_logprobs") or []
+        entries, top = self._entries(meta, "output")
+        prompt_entries, prompt_top = self._entries(meta, "input")
         output = RequestOutput(
             rid=str(meta.get("id", "")),
             index=index,
             text=text[self._text :],
             token_ids=tuple(ids[self._ids :]),
-            logprobs=_logprobs(entries[self._logprobs :]),
-            prompt_logprobs=None if self._prompt_logprobs else _logprobs(prompt_entries),
+            logprobs=_logprobs(entries[self._logprobs :], top[self._logprobs :]),
+            prompt_logprobs=None
+            if self._prompt_logprobs
+            else _logprobs(prompt_entries, prompt_top),
             finish_reason=None if reason is None else _reason(reason),
             usage=Usage(
                 prompt_tokens=meta.get("prompt_tokens", 0),
@@ -215,13 +223,25 @@ class _Cumulative:
         self._prompt_logprobs = self._prompt_logprobs or bool(prompt_entries)
         return output
 
+    def _entries(self, meta: dict[str, Any], side: str) -> tuple[list[Any], list[Any]]:
+        """The tokens' entries and those of their alternatives; their texts are kept."""
+        entries = meta.get(f"{side}_token_logprobs") or []
+        top = [row or [] for row in meta.get(f"{side}_top_logprobs") or []]
+        for _, token, text in [*entries, *(entry for row in top for entry in row)]:
+            if text is not None:
+                self._token_texts[token] = text
+        return entries, top
+
 
 def _reason(reason: dict[str, Any]) -> FinishReason:
     return FinishReason(reason["type"], reason.get("matched"), reason.get("message"))
 
 
-def _logprobs(entries: Sequence[Any]) -> Logprobs | None:
-    return Logprobs([(entry[0], entry[1]) for entry in entries]) if entries else None
+def _logprobs(entries: Sequence[Any], top: Sequence[Any]) -> Logprobs | None:
+    if not entries:
+        return None
+    pairs = [[(entry[0], entry[1]) for entry in row] for row in top]
+    return Logprobs([(entry[0], entry[1]) for entry in entries], pairs)
 
 
 def _chat_template(name: str | None, info: dict[str, Any]) -> ChatTemplate | None:

@@ -40,11 +40,15 @@ class EngineBackend(Backend):
     """Runs programs on an :class:`~sglang_lite.runtime.engine.Engine` of this process."""
 
     name = "engine"
+    heals = True
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.tokenizer = engine.tokenizer
         self.chat_template, self._control = _text_rules(engine.tokenizer)
+        self._control_ids = frozenset(
+            {*engine.tokenizer.control_tokens.values(), *engine.tokenizer.special_ids}
+        )
 
     async def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...]:
         """See :meth:`Backend.encode`; equal to the ids of the whole chat template's text."""
@@ -59,13 +63,12 @@ class EngineBackend(Backend):
 
     def control_ids(self) -> frozenset[int]:
         """See :meth:`Backend.control_ids`."""
-        return frozenset(self.tokenizer.control_tokens.values()) | self.tokenizer.special_ids
+        return self._control_ids
 
     def token_text(self, token_id: int) -> str | None:
         """See :meth:`Backend.token_text`."""
-        if token_id in self.tokenizer.special_ids:
-            return None
-        return self.tokenizer.piece_bytes(token_id).decode("utf-8", "replace")
+        piece = self.tokenizer.piece_bytes(token_id, skip_special_tokens=False)
+        return piece.decode("utf-8", "replace")
 
     def align(self, token_ids: Sequence[int], text: str) -> tuple[tuple[int, ...], str]:
         """See :meth:`Backend.align`: drops the end token and what runs past a stop text."""
@@ -137,7 +140,7 @@ class EngineBackend(Backend):
         return tokens
 
     def _entries(self, tokens: Sequence[TokenLogprob]) -> list[list[Any]]:
-        return [[value, id, self.tokenizer.token_text(id)] for value, id in tokens]
+        return [[value, id, self.token_text(id)] for value, id in tokens]
 
     def refuses(self, constraint: Constraint) -> str | None:
         """The compiler's reason."""
