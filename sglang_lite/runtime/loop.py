@@ -45,6 +45,7 @@ class EngineLoop:
         self.core = EngineCore(model, config, self._forget)
         self.tokenizer = tokenizer
         self.config = config
+        # A list of requests, a (function, future) to answer, None to wake up, or STOP.
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._live: dict[str, list[Request]] = {}
@@ -64,38 +65,43 @@ class EngineLoop:
 
         Raises :class:`QueueFull`, :class:`EngineError`, :class:`InvalidRequest` for a used rid.
         """
-        compile_s = time.perf_counter() - submitted_at
+        compile_s = 0.0 if grammar is None else time.perf_counter() - submitted_at
         rid = source.rid or uuid.uuid4().hex
         stream = OutputStream(rid, source.sampling_params.n, lambda: self.abort(rid))
-        with self._lock:
-            if self._dead is not None:
-                raise EngineError(f"the engine is not running: {self._dead}") from self._dead
-            if rid in self._live:
-                raise InvalidRequest("rid", rid, "a name that no unfinished request has")
-            samples = source.sampling_params.n
-            queued, limit = self._queued(), self.config.max_queued_requests
-            if queued + samples > limit:
-                self.core.metrics.rejected += 1
-                raise QueueFull(f"{queued} samples are waiting, and {limit} is the limit")
-            requests = [self._sample(source, rid, index, stream) for index in range(samples)]
-            for request in requests:
-                request.siblings = requests
-                request.submitted_at = submitted_at
-                request.usage.compile_s = compile_s if grammar is not None else 0.0
-            self._live[rid] = requests
-            self._live_samples += samples
+        requests = self._register(source, rid, stream)
         try:
-            # In the caller's thread: the first mask of a new grammar takes its time.
-            if grammar is not None:
-                for request in requests:
+            for request in requests:
+                request.submitted_at = submitted_at
+                request.usage.compile_s = compile_s
+                # In the caller's thread: the first mask of a new grammar takes its time.
+                if grammar is not None:
                     progress.start(request, grammar)
         except BaseException:
             for request in requests:
                 request.status = Status.FINISHED
                 self._forget(request)
             raise
-        self._inbox.put((requests, None))
+        self._inbox.put(requests)
         return stream
+
+    def _register(self, source: GenerateRequest, rid: str, stream: OutputStream) -> list[Request]:
+        """Make the samples and note their name, if there is room for them."""
+        samples, limit = source.sampling_params.n, self.config.max_queued_requests
+        with self._lock:
+            if self._dead is not None:
+                raise EngineError(f"the engine is not running: {self._dead}") from self._dead
+            if rid in self._live:
+                raise InvalidRequest("rid", rid, "a name that no unfinished request has")
+            queued = self._queued()
+            if queued + samples > limit:
+                self.core.metrics.rejected += 1
+                raise QueueFull(f"{queued} samples are waiting, and {limit} is the limit")
+            requests = [self._sample(source, rid, index, stream) for index in range(samples)]
+            for request in requests:
+                request.siblings = requests
+            self._live[rid] = requests
+            self._live_samples += samples
+        return requests
 
     def abort(self, rid: str | None) -> None:
         """Give up one request, or all of them (None)."""
@@ -155,15 +161,12 @@ class EngineLoop:
             idle = False
             if message is STOP:
                 return False
-            if message is None:
-                continue
-            subject, detail = message
-            if callable(subject):
-                _answer(subject, detail)
-            else:
-                self.core.add(subject)
+            if isinstance(message, list):
+                self.core.add(message)
                 # Its abort may have come before it did.
-                self._abort_wanted |= any(request.aborted for request in subject)
+                self._abort_wanted |= any(request.aborted for request in message)
+            elif message is not None:
+                _answer(*message)
 
     def _sample(
         self, source: GenerateRequest, rid: str, index: int, stream: OutputStream
