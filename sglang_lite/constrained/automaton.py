@@ -282,7 +282,8 @@ def repeated(members: CharSet, minimum: int = 0, maximum: int | None = None) -> 
 @cache
 def any_text() -> Automaton:
     """Every text."""
-    return repeated(ANYTHING)
+    # All arguments: the cache tells calls with and without defaults apart, and pickles give all.
+    return repeated(ANYTHING, 0, None)
 
 
 class _Words(Automaton):

@@ -92,14 +92,8 @@ class Node:
 
     def of_one_class(self) -> Node:
         """The same place in a character, where all that is not refused is one class."""
-        starts: list[int] = []
-        classes: list[int] = []
-        for start, number in zip(*self.function, strict=True):
-            onto = min(number, 0)
-            if not classes or classes[-1] != onto:
-                starts.append(start)
-                classes.append(onto)
-        return _node(self.kind, self.digits, Function(tuple(starts), tuple(classes)))
+        starts, classes = self.function
+        return _node(self.kind, self.digits, _merged(starts, [min(c, 0) for c in classes]))
 
 
 @lru_cache(maxsize=8192)
@@ -136,6 +130,12 @@ class _RowBuilder:
 
     def row(self) -> Row:
         return Row(self.entries, tuple(self.children))
+
+
+def _merged(starts: Sequence[int], classes: Sequence[int]) -> Function:
+    """The function with neighbouring segments of one class joined, as all functions here are."""
+    kept = [i for i in range(len(starts)) if i == 0 or classes[i] != classes[i - 1]]
+    return Function(tuple(starts[i] for i in kept), tuple(classes[i] for i in kept))
 
 
 def _part(function: Function, low: int, high: int) -> Function:
@@ -287,8 +287,7 @@ def _canonical_row(node: Node) -> Row:
         if code != 0x2F:
             builder.leaf([byte], classes[code])
             classes[code] = _NO
-    function = Function((*range(0x20), 0x20), (*classes[:0x20], _NO))
-    builder.child([_U], "hex-lower", 4, function)
+    builder.child([_U], "hex-lower", 4, _merged(range(0x21), [*classes[:0x20], _NO]))
     return builder.row()
 
 

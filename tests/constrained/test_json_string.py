@@ -162,6 +162,18 @@ def test_while_anything_may_follow_the_inside_is_that_of_the_standard_string() -
     assert anchored.like(walk(anchored, b'"f')) is None
 
 
+def test_the_same_holds_for_keys() -> None:
+    dfa = key_dfa(search("g$"))
+    for text in (b'"', b'"a', b'"\\', b'"\\u', b'"\\u00', b'"\\u001', b'"\xe2\x82'):
+        plain, state = dfa.like(walk(dfa, text))
+        assert (plain, state) == (json_key(), walk(json_key(), text))
+        refused = [byte for byte in range(256) if plain.row(state)[byte] < 0]
+        assert [byte for byte in range(256) if dfa.row(walk(dfa, text))[byte] < 0] in (
+            refused,
+            sorted({*refused, 0x22}),
+        )
+
+
 def test_terminals_are_singletons_and_pickle() -> None:
     assert json_string() is json_string()
     assert whitespace(3) is whitespace(3)
