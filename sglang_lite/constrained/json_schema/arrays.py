@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sglang_lite.constrained import ir
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.contains import lower_contains
+from sglang_lite.constrained.json_schema.finite import finite_values
 from sglang_lite.constrained.json_schema.intersect import least
 
 if TYPE_CHECKING:
@@ -58,11 +59,12 @@ def _unique(to: Lowering, record: R.Array) -> ir.Node:
     origin = record.unique
     assert origin is not None
     places = record.prefix if record.max_items is None else record.prefix[: record.max_items]
-    listed = [to.finite(schema) for schema in places]
+    listed = [finite_values(to.normaliser, schema, MAX_DISTINCT) for schema in places]
     rest_needed = record.max_items is None or record.max_items > len(places)
-    rest = to.finite(record.rest) if rest_needed else {}
+    rest = finite_values(to.normaliser, record.rest, MAX_DISTINCT) if rest_needed else {}
     if rest is None or any(values is None for values in listed):
-        to.normaliser.refuse(origin, "uniqueItems", "needs items from a finite set")
+        reason = f"needs items from a set of at most {MAX_DISTINCT} values"
+        to.normaliser.refuse(origin, "uniqueItems", reason)
         return _containing(to, record) if record.contains else _items(to, record)
     if record.contains:
         to.normaliser.refuse(origin, "uniqueItems", "is combined with contains")

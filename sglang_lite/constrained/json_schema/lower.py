@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 from sglang_lite.constrained import budget, ir
@@ -14,7 +13,7 @@ from sglang_lite.constrained.json_schema.objects import lower_object
 from sglang_lite.constrained.json_schema.satisfiable import satisfiable
 from sglang_lite.constrained.json_schema.strings import lower_string
 from sglang_lite.constrained.json_schema.syntax import Syntax
-from sglang_lite.constrained.json_schema.values import listing, spellings
+from sglang_lite.constrained.json_schema.values import spellings
 from sglang_lite.constrained.json_string import encode_key
 from sglang_lite.errors import GrammarTooComplex
 
@@ -95,21 +94,6 @@ class Lowering:
                 close=self.syntax.close_object,
             )
         return ir.literals(spellings(value))
-
-    def finite(self, schema: R.Conj) -> R.Listed | None:
-        """The values of a conjunction if they are listed, else None."""
-        values: dict[Hashable, Any] = {}
-        for records in self.normaliser.alternatives(schema).values():
-            for record in records:
-                if isinstance(record, R.Null):
-                    values.update(listing((None,)))
-                elif isinstance(record, R.Boolean):
-                    values.update(listing(sorted(record.allowed)))
-                elif record.values is not None:
-                    values.update(record.values)
-                else:
-                    return None
-        return values
 
     def closed(self, record: R.Object) -> R.Object:
         """The record, without other keys where the option says so and the schema is silent."""
