@@ -98,10 +98,10 @@ class Batch:
                 if name in self._program.parameters:
                     continue
                 raise InvalidRequest(f"rows[{number}]", dict(row), f"no argument {name!r}")
-            return self._program._call((), {**options, **row})
+            return self._program.call((), {**options, **row})
         if not isinstance(row, (list, tuple)):
             raise InvalidRequest(f"rows[{number}]", row, "a dict or a tuple of arguments")
-        return self._program._call(tuple(row), options)
+        return self._program.call(tuple(row), options)
 
     async def results(self) -> AsyncIterator[tuple[int, ProgramState]]:
         """(row number, state), in order or as they finish."""

@@ -14,9 +14,10 @@ from tqdm import tqdm
 
 from sglang_lite.errors import InvalidRequest, NotSupported
 from sglang_lite.lang import batch, tracing
-from sglang_lite.lang.backends.registry import as_backend, current_backend
+from sglang_lite.lang.backends.registry import as_backend
+from sglang_lite.lang.call import Call, own_parameters
 from sglang_lite.lang.events import Event
-from sglang_lite.lang.expressions import checked_fields, gen
+from sglang_lite.lang.expressions import gen
 from sglang_lite.lang.loop import (
     BODIES,
     aiterate,
@@ -30,15 +31,6 @@ from sglang_lite.lang.loop import (
 from sglang_lite.lang.nodes import RoleBegin, RoleEnd, Text
 from sglang_lite.lang.run import CURRENT_RUN, Run
 from sglang_lite.lang.state import AsyncProgramState, ProgramState
-from sglang_lite.sampling_params import FIELD_NAMES, SamplingParams
-
-SAMPLING_NAMES = frozenset(
-    {*FIELD_NAMES, "max_tokens", "min_tokens", "sampling_seed"} - {"constraint"}
-)
-LOGPROB_NAMES = frozenset(
-    {"return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs"}
-)
-RUN_NAMES = frozenset({"backend", "stream", "use_thread", "sampling"})
 
 
 def function(func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None) -> Any:
@@ -69,7 +61,7 @@ class SglFunction:
         self.warned: set[str] = set()
         functools.update_wrapper(self, func)
         self.is_async = inspect.iscoroutinefunction(func)
-        self.parameters = _parameters(func)
+        self.parameters = own_parameters(func)
 
     def __get__(self, instance: Any, owner: Any = None) -> SglFunction:
         if instance is None:
@@ -102,7 +94,7 @@ class SglFunction:
         (:meth:`ProgramState.text_iter`).  Raises what the body raises, or :class:`ProgramError`.
         """
         forbid_blocking()
-        call = self._call(args, kwargs)
+        call = self.call(args, kwargs)
         run = call.make_run()
         state = ProgramState(run.root)
         if call.stream:
@@ -129,7 +121,7 @@ class SglFunction:
 
         An ``async def`` body runs in the caller's event loop, a plain one in a thread.
         """
-        call = self._call(args, kwargs)
+        call = self.call(args, kwargs)
         run = call.make_run()
         if call.stream:
             self._start(call, run)
@@ -295,105 +287,9 @@ class SglFunction:
 
     # Arguments
 
-    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        own: dict[str, Any] = {}
-        rest: dict[str, Any] = {}
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
-        reserved = SAMPLING_NAMES | LOGPROB_NAMES | RUN_NAMES
-        for name, value in kwargs.items():
-            mine = name in self.parameters or (takes_any and name not in reserved)
-            (own if mine else rest)[name] = value
-        return Call(self, args, own, rest)
-
-
-class Call:
-    """One call's arguments, sorted into the program's own and the run's, and checked."""
-
-    def __init__(
-        self,
-        program: SglFunction,
-        args: tuple[Any, ...],
-        own: dict[str, Any],
-        rest: dict[str, Any],
-    ) -> None:
-        self.program = program
-        positional = [
-            name
-            for name, p in program.parameters.items()
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-        taken = set(positional[: len(args)])
-        self.args = args
-        self.kwargs = {k: v for k, v in program.bound.items() if k not in taken} | own
-        program_name = getattr(program, "__name__", "program")
-        try:
-            inspect.signature(program.func).bind(None, *args, **self.kwargs)
-        except TypeError as error:
-            raise TypeError(f"{program_name}(): {error}") from None
-        self.backend = rest.pop("backend", None)
-        self.stream = rest.pop("stream", False)
-        self.eager = not rest.pop("use_thread", True)
-        sampling = rest.pop("sampling", None)
-        self.logprobs = {k: rest.pop(k) for k in LOGPROB_NAMES & rest.keys()}
-        for name, value in rest.items():
-            if name not in SAMPLING_NAMES:
-                accepted = f"a parameter of {program_name} or a sampling parameter"
-                raise InvalidRequest(name, value, accepted)
-        fields = checked_fields(_names(rest))
-        self.chose_length = sampling is not None or "max_new_tokens" in fields
-        if isinstance(sampling, Mapping):
-            sampling = SamplingParams.from_dict(sampling)
-        if sampling is not None and not isinstance(sampling, SamplingParams):
-            raise InvalidRequest("sampling", sampling, "SamplingParams or a dict")
-        self.params = (sampling or SamplingParams()).replace(**fields)
-
-    def make_run(self) -> Run:
-        """A run of this call, on its backend."""
-        return Run(
-            getattr(self.program, "__name__", "program"),
-            current_backend(self.backend),
-            self.params,
-            {key: value for key, value in self.logprobs.items() if value is not None},
-            stream=self.stream,
-            eager=self.eager,
-            # Who chose a length knows that it cuts.
-            warned=None if self.chose_length else self.program.warned,
-        )
-
-    def body(self, state: ProgramState) -> Any:
-        """Call the function (a coroutine for an async one)."""
-        return self.program.func(state, *self.args, **self.kwargs)
-
-
-def _names(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are set, under their first names."""
-    aliases = {
-        "max_tokens": "max_new_tokens",
-        "min_tokens": "min_new_tokens",
-        "sampling_seed": "seed",
-    }
-    named: dict[str, Any] = {}
-    for name, value in fields.items():
-        if value is None:
-            continue
-        first = aliases.get(name, name)
-        if first in named:
-            raise InvalidRequest(name, value, f"only one of {name} and {first}")
-        named[first] = value
-    return named
-
-
-def _parameters(func: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The program's own parameters: those after the state."""
-    parameters = list(inspect.signature(func).parameters.values())
-    if len(parameters) > 1 and parameters[0].name in ("self", "cls"):
-        parameters = parameters[1:]
-    if not parameters or parameters[0].kind not in (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    ):
-        raise InvalidRequest("func", func, "a function whose first parameter is the state")
-    return {parameter.name: parameter for parameter in parameters[1:]}
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """Sort and check the arguments of one call."""
+        return Call(self, args, kwargs)
 
 
 async def _quietly(run: Run) -> None:
