@@ -8,17 +8,9 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from sglang_lite.constraint import Choice, Grammar, JsonSchema, Regex, StructuralTag
 from sglang_lite.runtime.messages import FinishReason
 from tests.server.live import Live, error_of, hello
 from tests.server.scripted import EOS, Script
-
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-
-
-def schema_of(schema: dict, **options: object) -> JsonSchema:
-    """The constraint with the server's bounds."""
-    return JsonSchema.of(schema, max_digits=40, **options)
 
 
 def client(live: Live) -> openai.OpenAI:
@@ -159,98 +151,6 @@ def test_logprobs_stream(live: Live) -> None:
         for entry in ((json.loads(event)["choices"][0]["logprobs"] or {}).get("content") or [])
     ]
     assert "".join(entries) == "Hello"
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"response_format": {"type": "text"}}, None),
-        ({"response_format": {"type": "json_object"}}, schema_of({"type": "object"})),
-        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, schema_of(SCHEMA)),
-        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, schema_of(SCHEMA)),
-        (
-            {
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "x", "schema": SCHEMA, "strict": "true"},
-                }
-            },
-            schema_of(SCHEMA),
-        ),
-        ({"json_schema": SCHEMA}, schema_of(SCHEMA)),
-        ({"json_schema": json.dumps(SCHEMA)}, schema_of(SCHEMA)),
-        ({"guided_json": SCHEMA}, schema_of(SCHEMA)),
-        ({"structured_outputs": {"json": SCHEMA}}, schema_of(SCHEMA)),
-        ({"structured_outputs": {"json_object": True}}, schema_of({"type": "object"})),
-        (
-            {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}},
-            schema_of(SCHEMA, max_whitespace=0),
-        ),
-        ({"regex": "a+"}, Regex("a+")),
-        ({"guided_regex": "a+"}, Regex("a+")),
-        ({"structured_outputs": {"regex": "a+"}}, Regex("a+")),
-        ({"guided_choice": ["x", "y"]}, Choice(("x", "y"))),
-        ({"structured_outputs": {"choice": ["x", "y"]}}, Choice(("x", "y"))),
-        ({"ebnf": 'root ::= "a"'}, Grammar('root ::= "a"', "ebnf")),
-        ({"grammar": 'root ::= "a"'}, Grammar('root ::= "a"', "ebnf")),
-        ({"guided_grammar": 'start: "a"'}, Grammar('start: "a"', "lark")),
-        ({"structured_outputs": {"grammar": 'start: "a"'}}, Grammar('start: "a"', "lark")),
-        ({"structural_tag": '{"type": "any_text"}'}, StructuralTag('{"type": "any_text"}')),
-        ({"regex": "", "ebnf": "", "guided_json_object": False}, None),
-    ],
-)
-def test_every_dialect_is_the_same_constraint(live: Live, fields: dict, expected: object) -> None:
-    assert live.chat(**fields).status_code == 200
-    assert live.engine.requests[0].sampling_params.constraint == expected
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"regex": "a", "guided_json": SCHEMA}, "regex"),
-        ({"response_format": {"type": "json_object"}, "regex": "a"}, "regex"),
-        ({"structured_outputs": {"json": SCHEMA, "regex": "a"}}, "structured_outputs"),
-        ({"structured_outputs": {"json_object": False}}, "structured_outputs.json_object"),
-        ({"structured_outputs": {"json": ""}}, "structured_outputs.json"),
-        ({"structured_outputs": {}}, "structured_outputs"),
-        ({"guided_choice": []}, "guided_choice"),
-        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
-        ({"guided_decoding_backend": "xgrammar"}, "guided_decoding_backend"),
-        ({"my_schema": False}, "my_schema"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
-        ({"response_format": {"type": "xml"}}, "response_format.type"),
-        ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema"),
-        (
-            {
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "a b", "schema": {}},
-                }
-            },
-            "response_format.json_schema.name",
-        ),
-    ],
-)
-def test_constraints_that_are_refused(live: Live, fields: dict, param: str) -> None:
-    assert error_of(live.chat(**fields))["param"] == param
-    assert not live.engine.requests
-
-
-def test_unsupported_keyword_names_pointer_and_field(live: Live) -> None:
-    schema = {"properties": {"a": {"$ref": "http://elsewhere/schema"}}}
-    fields = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    for stream in (False, True):
-        error = error_of(live.chat(response_format=fields, stream=stream))
-        assert error["code"] == "unsupported_schema_keyword"
-        assert error["param"] == "response_format.json_schema.schema"
-        assert "'$ref'" in error["message"]
-        assert "properties/a" in error["message"]
-    assert live.chat().status_code == 200
-
-
-def test_invalid_regex(live: Live) -> None:
-    error = error_of(live.chat(regex="["))
-    assert (error["code"], error["param"]) == ("invalid_regex", "regex")
 
 
 @pytest.mark.parametrize(
