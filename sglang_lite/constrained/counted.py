@@ -170,7 +170,7 @@ def _from_root(table: TerminalTable, place: Place, state: int, close: int) -> Me
     profile = loop.profile(state, lambda at: at == start)
     room_at = np.where(profile.states >= 0, profile.chars + ~profile.boundary, OUTSIDE)
     room_at = np.append(room_at, OUTSIDE).astype(np.int32)
-    room = room_at[profile.trie.node_of_id]
+    room = room_at.take(profile.trie.node_of_id)
     boundary, chars = profile.boundary, profile.chars
     if close < 0:
         exits, index = profile.trie.members(np.flatnonzero(boundary).astype(np.int32))

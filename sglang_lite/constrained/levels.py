@@ -50,7 +50,9 @@ class Levels:
     """A trie in breadth-first order: bounds of its levels, each node's parent and symbol."""
 
     def __init__(self, bounds: list[int], parent: Int32, symbol: NDArray[Any]) -> None:
-        self.bounds, self.parent, self.symbol = bounds, parent, symbol.astype(np.int32)
+        self.bounds = bounds
+        # The type of indices, or numpy would convert them at each use.
+        self.parent, self.symbol = parent.astype(np.intp), symbol.astype(np.intp)
         self._deep = bounds[min(DEEP, len(bounds) - 1)]
         self._deep_nodes, self._runs = self._find_runs()
 
@@ -80,7 +82,7 @@ class Levels:
         width = moves.width
         moves.fetch(states[:1])
         for start, end in pairwise(self.bounds[1 : DEEP + 1]):
-            before = states[self.parent[start:end]]
+            before = states.take(self.parent[start:end])
             live = int(np.count_nonzero(before >= 0))
             if not live:
                 states[start:] = DEAD
@@ -124,8 +126,7 @@ class Levels:
 
 
 def _targets(states: Int32, symbols: Int32, moves: Moves, width: int) -> Int32:
-    index = states * np.int32(width)
-    index += symbols
+    index = states * np.intp(width) + symbols
     reached: Int32 = moves.flat().take(index)
     if int(reached.min()) == UNKNOWN:
         moves.fetch(states)
@@ -140,7 +141,8 @@ class ByteTrie:
         self.count = len(trie.byte)
         self.node_of_member = np.arange(self.count, dtype=np.int32)
         self.levels = Levels(trie.bounds, trie.parent, trie.byte)
-        self.node_of_id = np.full(size, self.count, np.int32)
+        # The type of indices, or numpy would convert them at each use.
+        self.node_of_id = np.full(size, self.count, np.intp)
         ends = np.repeat(np.arange(self.count, dtype=np.int32), np.diff(trie.token_start))
         self.node_of_id[trie.tokens] = ends
 
@@ -187,7 +189,8 @@ class ClassTrie:
         held = np.bincount(node, minlength=self.count)
         self._member_start = np.concatenate([[0], np.cumsum(held)]).astype(np.int32)
         ends = np.repeat(node, np.diff(trie.token_start))
-        self.node_of_id = np.full(size, self.count, np.int32)
+        # The type of indices, or numpy would convert them at each use.
+        self.node_of_id = np.full(size, self.count, np.intp)
         self.node_of_id[trie.tokens] = ends
 
     def members(self, nodes: Int32) -> tuple[Int32, Int32]:

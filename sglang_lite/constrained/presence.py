@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from sglang_lite.errors import GrammarTooComplex
 
 if TYPE_CHECKING:
-    from sglang_lite.constrained.ir import Clause, Extra, Member
+    from sglang_lite.constrained.ir import ByteDFA, Clause, Extra, Member
 
 MAX_BRANCHES = 20_000
+MAX_STEPS = 100_000
 
 
 class Presence:
@@ -93,8 +94,9 @@ class Presence:
         if self.maximum is not None and count > self.maximum:
             return False
         if not branch:
-            most = count + free.bit_count()
-            return extra is None or most + extra >= self.minimum
+            most = None if extra is None else count + free.bit_count() + extra
+            bounds = [bound for bound in (most, self.maximum) if bound is not None]
+            return min(bounds, default=self.minimum) >= self.minimum
         bit = branch & -branch
         rest = free & ~bit
         return self._solve(present, rest, count, extra) or self._solve(
@@ -110,28 +112,49 @@ def _bits(indices: Sequence[int]) -> int:
 
 
 def capacity(members: Sequence[Member], extras: Sequence[Extra], wanted: int) -> int | None:
-    """How many undeclared keys there are, None if at least ``wanted``; searches no further."""
+    """How many undeclared keys there are, None if at least ``wanted`` or infinitely many."""
+    if any(_is_infinite(extra.key) for extra in extras):
+        return None
     declared = {member.key for member in members}
     found: set[bytes] = set()
-    frontier = [(extra.key, extra.key.start, b"") for extra in extras]
+    work = [(extra.key, extra.key.start, b"") for extra in extras]
     steps = 0
-    while frontier:
-        following = []
-        for dfa, state, text in frontier:
-            steps += 1
-            if steps > MAX_BRANCHES:
-                raise GrammarTooComplex(
-                    f"counting the possible keys of an object takes more than {MAX_BRANCHES} steps"
-                )
-            if dfa.accepts(state) and text not in declared:
-                found.add(text)
-                if len(found) >= wanted:
-                    return None
-            row = dfa.row(state)
-            following += [
-                (dfa, target, text + bytes((byte,)))
-                for byte, target in enumerate(row)
-                if target >= 0
-            ]
-        frontier = following
+    while work:
+        dfa, state, text = work.pop()
+        steps += 1
+        if steps > MAX_STEPS:
+            raise GrammarTooComplex(
+                f"counting the possible keys of an object takes more than {MAX_STEPS} steps"
+            )
+        if dfa.accepts(state) and text not in declared:
+            found.add(text)
+            if len(found) >= wanted:
+                return None
+        work += [
+            (dfa, target, text + bytes((byte,)))
+            for byte, target in enumerate(dfa.row(state))
+            if target >= 0
+        ]
     return len(found)
+
+
+def _is_infinite(dfa: ByteDFA) -> bool:
+    """True where some state can come again: all states are live, so words can be pumped."""
+    done: set[int] = set()
+    path: dict[int, None] = {dfa.start: None}
+    work = [(dfa.start, iter({t for t in dfa.row(dfa.start) if t >= 0}))]
+    while work:
+        state, following = work[-1]
+        target = next(following, None)
+        if dfa.endless(state) or target in path:
+            return True
+        if target is None:
+            work.pop()
+            path.pop(state)
+            done.add(state)
+        elif target not in done:
+            if len(done) + len(path) > MAX_STEPS:
+                raise GrammarTooComplex(f"the keys of an object take more than {MAX_STEPS} states")
+            path[target] = None
+            work.append((target, iter({t for t in dfa.row(target) if t >= 0})))
+    return False

@@ -79,5 +79,5 @@ class Profile:
         kept[self._live] = fits[self._index]
         exits = np.flatnonzero(kept[:-1] & self.accepts).astype(np.int32)
         kept[:-1] &= ~self.accepts
-        row = self.tables.pack_flags(kept[self.trie.node_of_id])
+        row = self.tables.pack_flags(kept.take(self.trie.node_of_id))
         return Reach((row,), (), self.trie.members(exits)[0])

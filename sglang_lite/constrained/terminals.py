@@ -204,7 +204,7 @@ class TerminalTable:
         inside = np.append((states >= 0) & ~accepts, False)
         # The root is where tokens begin; none ends there.
         accepts[0] = inside[0] = False
-        row = self.tables.pack_flags(inside[trie.node_of_id])
+        row = self.tables.pack_flags(inside.take(trie.node_of_id))
         return Reach((row,), (), trie.members(np.flatnonzero(accepts).astype(np.int32))[0])
 
     def _like(self, state: int, plain: TerminalTable, body: int) -> Reach:
