@@ -13,7 +13,6 @@ from sglang_lite.runtime.policy import POLICIES
 if TYPE_CHECKING:
     import torch
 
-    from sglang_lite.runtime.models.base import Model
     from sglang_lite.runtime.models.config import ModelConfig
 
 CPU_MEMORY_FRACTION = 0.25
@@ -43,7 +42,9 @@ class EngineConfig:
     @classmethod
     def of(
         cls,
-        model: Model,
+        model: ModelConfig,
+        slots: int,
+        device: torch.device,
         *,
         context_length: int | None = None,
         max_total_tokens: int | None = None,
@@ -56,9 +57,11 @@ class EngineConfig:
         random_seed: int | None = 0,
         decode_log_interval: int = 40,
     ) -> EngineConfig:
-        """Check the options and fill in defaults.  Raises :class:`InvalidRequest`."""
-        limit, slots = model.config.context_length, model.kv_cache.slots
-        on_cpu = model.device.type == "cpu"
+        """Check the options against the model and its KV slots, and fill in defaults.
+
+        Raises :class:`InvalidRequest`.
+        """
+        limit, on_cpu = model.context_length, device.type == "cpu"
         if schedule_policy not in POLICIES:
             accepted = f"one of {', '.join(map(repr, POLICIES))}"
             raise InvalidRequest("schedule_policy", schedule_policy, accepted)

@@ -103,17 +103,11 @@ class Engine:
             max_total_tokens=max_total_tokens,
             mem_fraction_static=mem_fraction_static,
         )
-        tokenizer = Tokenizer.from_pretrained(tokenizer_path or folder, chat_template)
-        model = load_model(
-            folder,
-            dtype=dtype,
-            device=device,
-            quantization=quantization,
-            deterministic=deterministic,
-            kv_slots=slots,
-        )
+        # Checked before the weights are loaded, which takes a while.
         config = EngineConfig.of(
-            model,
+            model_config,
+            slots,
+            where,
             context_length=context_length,
             max_running_requests=max_running_requests,
             chunked_prefill_size=chunked_prefill_size,
@@ -123,6 +117,15 @@ class Engine:
             deterministic=deterministic,
             random_seed=random_seed,
             decode_log_interval=decode_log_interval,
+        )
+        tokenizer = Tokenizer.from_pretrained(tokenizer_path or folder, chat_template)
+        model = load_model(
+            folder,
+            dtype=dtype,
+            device=device,
+            quantization=quantization,
+            deterministic=deterministic,
+            kv_slots=slots,
         )
         self._start(model, tokenizer, config, served_model_name or folder.name)
 
@@ -137,7 +140,8 @@ class Engine:
     ) -> Engine:
         """An engine around a model that is already loaded; ``options`` as in the constructor."""
         engine = cls.__new__(cls)
-        engine._start(model, tokenizer, EngineConfig.of(model, **options), served_model_name)
+        config = EngineConfig.of(model.config, model.kv_cache.slots, model.device, **options)
+        engine._start(model, tokenizer, config, served_model_name)
         return engine
 
     def _start(

@@ -109,6 +109,17 @@ def test_cached_equals_transformers(engine: Engine, prompts: list, reference: Re
     assert [r["output_ids"] for r in results] == [reference(p) for p in prompts]
 
 
+def test_tiny_chunks_and_preemption_equal_transformers(prompts: list, reference: Reference) -> None:
+    options = {"max_total_tokens": 300, "chunked_prefill_size": 7, "schedule_policy": "lpm"}
+    with Engine(dtype="float32", **options) as tight:
+        # As if requests were expected to end at once: too many are admitted.
+        tight._loop.core.scheduler.new_token_ratio = 0.0
+        results = tight.generate(input_ids=prompts[:6], sampling_params=GREEDY)
+        assert tight.stats()["num_retracted_reqs"] > 0
+        tight.check()
+    assert [r["output_ids"] for r in results] == [reference(p) for p in prompts[:6]]
+
+
 def test_forks_compute_their_prefix_once(
     engine: Engine, fork_prompts: list, reference: Reference
 ) -> None:

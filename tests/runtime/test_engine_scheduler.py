@@ -31,7 +31,7 @@ class Bench:
     def __init__(self, slots: int = 4096, context_length: int = 2048, **options: Any) -> None:
         shape_sensitive = bool(options.get("deterministic"))
         self.model = ToyModel(slots, context_length, NO_EOS, shape_sensitive)
-        self.config = EngineConfig.of(self.model, **options)
+        self.config = EngineConfig.of(self.model.config, slots, self.model.device, **options)
         self.core = EngineCore(self.model, self.config, lambda request: None)
         self.scheduler = self.core.scheduler
         self.numbers = itertools.count()
