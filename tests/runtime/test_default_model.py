@@ -99,6 +99,15 @@ def test_a_cut_off_file_is_refused(tmp_path, cut):
         GGUF(path)
 
 
+def test_the_vocabulary_can_be_passed_over(tmp_path):
+    path = tiny_llama_gguf(tmp_path / "x.gguf")
+    whole, short = GGUF(path), GGUF(path, vocabulary=False)
+    assert short.metadata["tokenizer.ggml.tokens"] == []
+    assert short.metadata["tokenizer.chat_template"] == whole.metadata["tokenizer.chat_template"]
+    for name, tensor in whole.tensors.items():
+        np.testing.assert_array_equal(short.tensors[name].dequantise(), tensor.dequantise())
+
+
 def test_unknown_tensor_type_is_named(tmp_path):
     path = write_gguf(tmp_path / "x.gguf", {}, {"w": (99, (32,), b"\0" * 32)})
     with pytest.raises(UnsupportedModel, match="type 99"):

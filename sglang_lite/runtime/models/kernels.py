@@ -12,7 +12,7 @@ from sglang_lite.runtime.models.quantize import GROUP, Int4Weight, quantise_int4
 from sglang_lite.runtime.models.weights import NativeBlocks, Weights
 
 QUANTIZATIONS = ("int4", "int8")
-_LAYERS_MEASURED = 8
+_LAYERS_MEASURED = 6
 
 
 class LinearFactory:

@@ -82,7 +82,7 @@ class NativeBlocks:
     def __init__(self, folder: Path, config: ModelConfig) -> None:
         self._config = config
         path = folder / GGUF_FILE
-        tensors = GGUF(path).tensors.values() if path.is_file() else ()
+        tensors = GGUF(path, vocabulary=False).tensors.values() if path.is_file() else ()
         self._tensors = {weight_name(tensor.name): tensor for tensor in tensors}
 
     def int4(self, *names: str) -> Int4Weight | None:
