@@ -185,5 +185,6 @@ def rebuild(node: ir.Node, leaf: Callable[[ir.Node], ir.Node]) -> ir.Node:
             colon=rebuild(node.colon, leaf),
             comma=rebuild(node.comma, leaf),
             close=rebuild(node.close, leaf),
+            distinct=node.distinct,
         )
     return leaf(node)

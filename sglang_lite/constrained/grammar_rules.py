@@ -109,6 +109,7 @@ def _renamed(node: ir.Node, prefix: str, known: dict[ir.Node, ir.Node]) -> ir.No
             node.maximum,
             node.clauses,
             *map(new, (node.open, node.colon, node.comma, node.close)),
+            node.distinct,
         )
     else:
         made = node

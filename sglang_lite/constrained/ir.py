@@ -23,88 +23,16 @@ here knows about tokens or states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from collections.abc import Sequence as Seq
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 from typing import Literal as Choose
 
+from sglang_lite.constrained.dfa import Bound as Bound
+from sglang_lite.constrained.dfa import ByteDFA as ByteDFA
 from sglang_lite.constrained.presence import Presence
 
 PropertyOrder = Choose["schema", "any"]
-
-
-class Bound(NamedTuple):
-    """A state as one of a simpler automaton that does not count characters.
-
-    ``boundary(s)`` says that a state of ``dfa`` lies between two characters of the text, and
-    ``fits(s, n)`` whether in state ``s``, reached after ``n`` more whole characters, the text can
-    still be completed (where ``dfa`` accepts: whether it is complete).  ``monotone``: what fits
-    after some characters fits after fewer, too.
-    """
-
-    dfa: ByteDFA
-    state: int
-    boundary: Callable[[int], bool]
-    fits: Callable[[int, int], bool]
-    monotone: bool
-
-
-@runtime_checkable
-class ByteDFA(Protocol):
-    """A deterministic automaton over bytes; states are ints, made on demand if need be.
-
-    Every state that can be reached from ``start`` can still reach acceptance (dead states are -1),
-    so no prefix it lets through is a dead end.  Equal languages may have unequal automata, but
-    equal objects (``==``, ``hash``) must accept the same language with the same state numbers.
-    Implementations pickle and may be used by several threads.
-    """
-
-    start: int
-
-    def step(self, state: int, byte: int) -> int:
-        """The state after ``byte``, or -1."""
-
-    def row(self, state: int) -> Seq[int]:
-        """The 256 targets of ``state``, -1 where the byte is refused."""
-
-    def accepts(self, state: int) -> bool:
-        """True where the text so far is in the language."""
-
-    def needs(self, absent: frozenset[int]) -> bool:
-        """False where every state is live even if the bytes ``absent`` cannot be written."""
-        return True
-
-    def endless(self, state: int) -> bool:
-        """True where it is known that no text leads to a dead end or to the last text.
-
-        Removing finitely many texts then leaves every later state live.
-        """
-        return False
-
-    def alias(self, state: int) -> tuple[ByteDFA, int] | None:
-        """Another automaton's state with the same language, which is to be used instead.
-
-        How an unanchored pattern turns into a plain string once it has matched.
-        """
-
-    def bound(self, state: int) -> Bound | None:
-        """Where only a bound on the length tells this automaton from a simpler one: that one."""
-        return None
-
-    def like(self, state: int) -> tuple[ByteDFA, int] | None:
-        """A state of a standard terminal that keeps exactly the same tokens *inside*.
-
-        A byte sequence stays within this automaton without passing an accepting state if and only
-        if it does so in the other one; only how both accept may differ.  None where unknown.
-        """
-
-    def near(self, state: int, horizon: int) -> int:
-        """A state that does the same as ``state`` with every byte sequence of up to ``horizon``.
-
-        States whose counters are far from their bounds share their token tables that way.
-        """
-        return state
 
 
 class Node:
@@ -300,9 +228,10 @@ class Object(Node):
 
     Text: ``open``, then key ``colon`` value pairs joined by ``comma``, then ``close``.  With
     ``order`` "schema" the members come in their order and extras after them; with "any" in any
-    order.  A declared key stands at most once.  ``minimum`` and ``maximum`` bound the number of
-    distinct keys.  ``clauses`` hold in every text that is let through, and no prefix of an object
-    that could not satisfy them is let through.
+    order.  A declared key stands at most once, with ``distinct`` every other key too (an array of
+    distinct strings is such an object without values).  ``minimum`` and ``maximum`` bound the
+    number of distinct keys.  ``clauses`` hold in every text that is let through, and no prefix of
+    an object that could not satisfy them is let through.
     """
 
     __slots__ = (
@@ -310,6 +239,7 @@ class Object(Node):
         "close",
         "colon",
         "comma",
+        "distinct",
         "extras",
         "maximum",
         "members",
@@ -330,11 +260,14 @@ class Object(Node):
         colon: Node,
         comma: Node,
         close: Node,
+        distinct: bool = False,
     ) -> None:
         self.members, self.extras, self.order = members, extras, order
         self.minimum, self.maximum, self.clauses = minimum, maximum, clauses
         self.open, self.colon, self.comma, self.close = open, colon, comma, close
-        self._seal((members, extras, order, minimum, maximum, clauses, open, colon, comma, close))
+        self.distinct = distinct
+        layout = (open, colon, comma, close)
+        self._seal((members, extras, order, minimum, maximum, clauses, *layout, distinct))
 
 
 class Ref(Node):
@@ -504,6 +437,7 @@ def object_(
     colon: Node = Literal(b":"),  # noqa: B008
     comma: Node = Literal(b","),  # noqa: B008
     close: Node = Literal(b"}"),  # noqa: B008
+    distinct: bool = False,
 ) -> Node:
     """A JSON object; ``open``, ``colon``, ``comma`` and ``close`` carry the whitespace policy.
 
@@ -517,4 +451,5 @@ def object_(
     presence = Presence(members, extras, minimum, maximum, clauses)
     if not presence.completable(0, (1 << len(members)) - 1, 0):
         return NEVER
-    return Object(members, extras, order, minimum, maximum, clauses, open, colon, comma, close)
+    layout = (open, colon, comma, close)
+    return Object(members, extras, order, minimum, maximum, clauses, *layout, distinct)

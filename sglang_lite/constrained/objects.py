@@ -26,7 +26,7 @@ class Progress(NamedTuple):
     ``position``: in schema order, the first member that may still come (all of them in any order).
     ``seen``: bit mask of the members that came, as far as it matters.  ``keys``: how many so far,
     clipped where more makes no difference.  ``started``: a comma is due.  ``names``: other keys so
-    far, kept only while ``minimum`` wants more *distinct* keys.
+    far, kept while ``minimum`` wants more *distinct* keys, or for good if all must be.
     """
 
     position: int
@@ -89,7 +89,7 @@ class ObjectPlan:
         if presence.maximum is None:
             keys = min(keys, presence.minimum)
         names = progress.names if name is None else progress.names | {name}
-        if keys >= presence.minimum:
+        if keys >= presence.minimum and not self.node.distinct:
             names = frozenset()
         return Progress(position, seen, keys, True, names)
 
@@ -98,6 +98,8 @@ class ObjectPlan:
 
         Where it reaches the minimum it must differ from those before, but none is kept after it.
         """
+        if self.node.distinct:
+            return bool(self.extras)
         return bool(self.extras) and progress.keys + 1 < self.presence.minimum
 
     def completable(self, progress: Progress) -> bool:

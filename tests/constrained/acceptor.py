@@ -124,7 +124,7 @@ class Acceptor:
                 starts = self.ends(node.comma, place) if keys else {place}
                 for start in starts:
                     for key, end, value, position in self._keys(node, start, declared):
-                        if key in declared and key in keys:
+                        if key in keys and (key in declared or node.distinct):
                             continue
                         if node.order == "schema" and position < last:
                             continue

@@ -9,9 +9,9 @@ import pytest
 from sglang_lite.constrained import ir
 from sglang_lite.constrained.compiler import GrammarCompiler
 from sglang_lite.constraint import JsonSchema
-from tests.constrained.core_reference import assert_exact
+from tests.constrained.core_reference import allowed_by_mask, allowed_by_steps, assert_exact
 from tests.constrained.core_vocabularies import byte_level
-from tests.constrained.schemas import language
+from tests.constrained.schemas import holds, language
 
 TAGGED = {
     "oneOf": [
@@ -63,3 +63,19 @@ def test_languages_pickle(schema):
     found = language(schema)
     again = pickle.loads(pickle.dumps(found))
     assert again.rules.keys() == found.rules.keys()
+
+
+@pytest.mark.parametrize(
+    "items", [{"type": "string"}, {"type": "string", "pattern": "^[abxy]*$", "maxLength": 3}]
+)
+def test_distinct_strings(items):
+    schema = {"type": "array", "items": items, "uniqueItems": True}
+    compiled = GrammarCompiler(byte_level()).compile(JsonSchema.of(schema, max_whitespace=1))
+    state = compiled.automaton.start
+    for byte in b'["a","ab", "b" ,"","x","y","aa","aaa"]':
+        assert allowed_by_mask(compiled, state) == allowed_by_steps(compiled, state)
+        state = compiled.automaton.step(state, byte)
+    assert state.accepting
+    assert not holds(schema, '["a", "ab", "a"]')
+    assert not holds(schema, '["", ""]')
+    assert not holds(schema, r'["b", "\u0062"]')

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sglang_lite.constrained import ir
+from sglang_lite.constrained.algebra import union
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.contains import lower_contains
 from sglang_lite.constrained.json_schema.finite import finite_values
 from sglang_lite.constrained.json_schema.intersect import least
+from sglang_lite.constrained.json_schema.strings import string_automaton, string_is_empty
+from sglang_lite.constrained.json_string import key_dfa
 
 if TYPE_CHECKING:
     from sglang_lite.constrained.json_schema.lower import Lowering
@@ -20,6 +23,9 @@ MAX_DISTINCT = 64
 def lower_array(to: Lowering, record: R.Array) -> ir.Node:
     """The record as JSON text."""
     if record.unique is not None and (record.max_items is None or record.max_items > 1):
+        strings = _distinct_strings(to, record)
+        if strings is not None:
+            return strings
         items = _unique(to, record)
     elif record.repeated is not None:
         to.normaliser.refuse(record.repeated, "uniqueItems", "cannot be negated")
@@ -52,6 +58,37 @@ def _containing(to: Lowering, record: R.Array) -> ir.Node:
         to.normaliser.refuse(origin, "contains", reason)
         return _items(to, record)
     return found
+
+
+def _distinct_strings(to: Lowering, record: R.Array) -> ir.Node | None:
+    """Distinct items that are all strings, each in its canonical spelling; else None.
+
+    To the engine they are the keys of an object without values, none of which comes twice.
+    """
+    if record.prefix or record.contains:
+        return None
+    if finite_values(to.normaliser, record.rest, MAX_DISTINCT) is not None:
+        return None
+    texts = []
+    for kind, strings in to.normaliser.alternatives(record.rest).items():
+        if kind != "string":
+            return None
+        for each in strings:
+            assert isinstance(each, R.String)
+            if not string_is_empty(each):
+                texts.append(string_automaton(each))
+    if not texts:
+        return None
+    return ir.object_(
+        extras=[ir.Extra(key_dfa(union(texts)), ir.EMPTY)],
+        minimum=record.min_items,
+        maximum=record.max_items,
+        open=to.syntax.open_array,
+        colon=ir.EMPTY,
+        comma=to.syntax.comma,
+        close=to.syntax.close_array,
+        distinct=True,
+    )
 
 
 def _unique(to: Lowering, record: R.Array) -> ir.Node:
