@@ -105,13 +105,14 @@ def test_a_kernel_that_computes_nonsense_is_not_used():
 
 def test_switch_and_crossover(monkeypatch):
     few, many = (lambda x: "few"), (lambda x: "many")
-    switched = linear.SwitchedLinear(few, many, 2)
+    switched = linear.SwitchedLinear(few, many, (8, 1))
+    switched.few_rows = 2
     assert [switched(torch.zeros(rows, 1)) for rows in (1, 2, 3)] == ["few", "few", "many"]
     cost = {few: lambda rows: rows, many: lambda rows: 9}
     monkeypatch.setattr(linear, "_seconds", lambda kernels, x: cost[kernels[0]](x.shape[0]))
-    assert linear.measure_crossover([switched], 1) == 8
+    assert linear.measure_crossover([switched]) == 8
     cost[few] = lambda rows: 10
-    assert linear.measure_crossover([switched], 1) == 0
+    assert linear.measure_crossover([switched]) == 0
 
 
 @pytest.fixture(scope="module")

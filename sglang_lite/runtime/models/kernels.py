@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from sglang_lite.errors import InvalidRequest
@@ -43,8 +45,7 @@ class LinearFactory:
                 "quantization", quantization, "None, except with dtype='bfloat16' on a CPU"
             )
         self._native = NativeBlocks(weights.folder, config) if self._fast else None
-        # Columns, layer and size of each layer with two kernels.
-        self._switched: list[tuple[int, kinds.SwitchedLinear, int]] = []
+        self._switched: list[kinds.SwitchedLinear] = []
 
     def layer(self, prefix: str, *names: str) -> Linear:
         """The linear layer of the matrices ``names``, fused, with their biases if they have any."""
@@ -60,24 +61,24 @@ class LinearFactory:
 
     def head(self, name: str) -> Linear:
         """The output head: hidden states to logits."""
-        if self._quantization is not None:
-            return self._int8([name])
-        dense = self._dense([name])
         native = self._native.int8(name) if self._native is not None else None
+        if self._quantization is not None:
+            return self._int8([name]) if native is None else kinds.int8_linear(native)
+        dense = self._dense([name])
         if native is None:
             return dense
-        head = kinds.SwitchedLinear(kinds.int8_linear(native), dense, 0)
-        head.few_rows = kinds.measure_crossover([head], native.quants.shape[1])
+        head = kinds.SwitchedLinear(kinds.int8_linear(native), dense, native.quants.shape)
+        head.few_rows = kinds.measure_crossover([head])
         return head
 
     def tune(self) -> None:
         """Measure up to how many rows the layers' 4-bit kernels win; after the last layer."""
         if not self._switched:
             return
-        columns, largest = max(self._switched, key=lambda item: item[2])[0::2]
-        sample = [layer for k, layer, size in self._switched if (k, size) == (columns, largest)]
-        few_rows = kinds.measure_crossover(sample[:_LAYERS_MEASURED], columns)
-        for _, layer, _ in self._switched:
+        largest = max((layer.shape for layer in self._switched), key=math.prod)
+        sample = [layer for layer in self._switched if layer.shape == largest]
+        few_rows = kinds.measure_crossover(sample[:_LAYERS_MEASURED])
+        for layer in self._switched:
             layer.few_rows = few_rows
 
     def _layer(self, names: list[str]) -> Linear:
@@ -90,8 +91,8 @@ class LinearFactory:
         dense = self._dense(names)
         if native is None:
             return dense
-        layer = kinds.SwitchedLinear(kinds.int4_linear(native), dense, 0)
-        self._switched.append((native.quants.shape[1], layer, native.quants.numel()))
+        layer = kinds.SwitchedLinear(kinds.int4_linear(native), dense, native.quants.shape)
+        self._switched.append(layer)
         return layer
 
     def _int4(self, native: Int4Weight | None, names: list[str]) -> Linear:

@@ -81,10 +81,11 @@ class Int8Linear:
 
 
 class SwitchedLinear:
-    """One kernel for up to ``few_rows`` rows and another one for more."""
+    """One kernel for up to ``few_rows`` rows, another one for more; ``shape`` is the weight's."""
 
-    def __init__(self, few: Linear, many: Linear, few_rows: int) -> None:
-        self.few, self.many, self.few_rows = few, many, few_rows
+    def __init__(self, few: Linear, many: Linear, shape: Sequence[int]) -> None:
+        self.few, self.many, self.shape = few, many, tuple(shape)
+        self.few_rows = 0
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return (self.few if x.shape[0] <= self.few_rows else self.many)(x)
@@ -150,7 +151,7 @@ def _agrees(make: Callable[[], Linear], weight: torch.Tensor) -> bool:
 _ROWS_TRIED = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 
 
-def measure_crossover(layers: Sequence[SwitchedLinear], columns: int) -> int:
+def measure_crossover(layers: Sequence[SwitchedLinear]) -> int:
     """The largest number of rows up to which the layers' ``few`` kernels are not slower.
 
     Several layers in turn, so that a matrix isn't measured in a cache where it won't be later.
@@ -159,15 +160,15 @@ def measure_crossover(layers: Sequence[SwitchedLinear], columns: int) -> int:
     # One thread's CPU time: waiting for cores that others use would drown the difference.
     torch.set_num_threads(1)
     try:
-        return _crossover(layers, columns)
+        return _crossover(layers)
     finally:
         torch.set_num_threads(threads)
 
 
-def _crossover(layers: Sequence[SwitchedLinear], columns: int) -> int:
+def _crossover(layers: Sequence[SwitchedLinear]) -> int:
     best = 0
     for rows in _ROWS_TRIED:
-        x = torch.zeros(rows, columns, dtype=torch.bfloat16)
+        x = torch.zeros(rows, layers[0].shape[1], dtype=torch.bfloat16)
         few = _seconds([layer.few for layer in layers], x)
         if few > _seconds([layer.many for layer in layers], x):
             break
