@@ -229,6 +229,9 @@ class GrammarCompiler:
         return found
 
     def _evict(self) -> None:
+        """Drop the least recently used grammars; weighs a large cache at every 16th insertion."""
+        if len(self._cache) > 16 and len(self._cache) % 16:
+            return
         total = sum(grammar.memory_size_bytes for grammar in self._cache.values())
         while total > self.limits.cache_bytes and len(self._cache) > 1:
             _, oldest = self._cache.popitem(last=False)
@@ -289,5 +292,5 @@ def _lower(
         from sglang_lite.constrained.structural_tag import lower_structural_tag
 
         return lower_structural_tag(constraint.spec)
-    accepted = "Regex, JsonSchema, Choice, Grammar or StructuralTag"
+    accepted = "Regex, JsonSchema, Choice, Grammar or StructuralTag"  # type: ignore[unreachable]
     raise InvalidRequest("constraint", constraint, accepted)

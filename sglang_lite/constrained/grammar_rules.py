@@ -108,7 +108,10 @@ def _renamed(node: ir.Node, prefix: str, known: dict[ir.Node, ir.Node]) -> ir.No
             node.minimum,
             node.maximum,
             node.clauses,
-            *map(new, (node.open, node.colon, node.comma, node.close)),
+            new(node.open),
+            new(node.colon),
+            new(node.comma),
+            new(node.close),
             node.distinct,
         )
     else:

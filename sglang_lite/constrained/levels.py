@@ -125,7 +125,7 @@ class Levels:
         return found
 
 
-def _targets(states: Int32, symbols: Int32, moves: Moves, width: int) -> Int32:
+def _targets(states: Int32, symbols: NDArray[np.intp], moves: Moves, width: int) -> Int32:
     index = states * np.intp(width) + symbols
     reached: Int32 = moves.flat().take(index)
     if int(reached.min()) == UNKNOWN:
@@ -203,9 +203,9 @@ class ClassTrie:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the arrays take."""
-        arrays = (self.levels.parent, self.levels.symbol, self._members, self._member_start)
-        arrays = (*arrays, self.node_of_member, self.node_of_id)
-        return sum(array.nbytes for array in arrays)
+        levels = self.levels.parent.nbytes + self.levels.symbol.nbytes
+        members = self._members.nbytes + self._member_start.nbytes + self.node_of_member.nbytes
+        return levels + members + self.node_of_id.nbytes
 
 
 def json_classes() -> NDArray[np.uint8]:

@@ -68,8 +68,8 @@ class Trie:
     def _prepare(self) -> None:
         # The same as Python's own types, whose single items are cheaper to get at.
         self.bytes = self.byte.tobytes()
-        self.first_child = memoryview(self.child_start)
-        self.last_child = memoryview(self.child_end)
+        self.first_child = memoryview(self.child_start)  # type: ignore[arg-type]
+        self.last_child = memoryview(self.child_end)  # type: ignore[arg-type]
         self._interned: weakref.WeakValueDictionary[object, Place] = weakref.WeakValueDictionary()
         self.root = Place(self, (0,))
 
