@@ -15,7 +15,7 @@ import sglang_lite as sgl
 from sglang_lite.runtime.default_model import resolve_model_path
 
 MESSAGE = (
-    "Hello, my name is Ada Lovelace and I live in London. My tea kettle, order 1815, arrived "
+    "Hello, my name is Maria Santos and I live in Lisbon. My tea kettle, order 1815, arrived "
     "broken yesterday. Please send me a new one soon, I am having guests on Friday!"
 )
 TONES = ("friendly", "formal", "funny")
@@ -34,19 +34,17 @@ class Ticket(BaseModel):
 
 @sgl.function
 def answer(s: Any, message: str) -> None:
-    """Understand a message in three ways, then draft answers in parallel."""
+    """Understand a message in two ways, then draft answers in parallel."""
     s += sgl.system("You work for a shop and answer its customers briefly.")
     s += sgl.user(f"A customer writes: {message}\nWhat is it about?")
     s += sgl.assistant("It is " + sgl.select("topic", ["a question", "a complaint", "praise"]))
     s += sgl.user("Extract the facts as JSON.")
     s += sgl.assistant(sgl.gen("ticket", type=Ticket, max_tokens=100))
-    s += sgl.user("Sum up the message in one sentence.")
-    s += sgl.assistant(sgl.gen("summary", max_tokens=40, stop="\n"))
     drafts = s.fork(len(TONES))
-    for tone, draft in zip(TONES, drafts, strict=True):
-        draft += sgl.user(f"Write a {tone} answer of one sentence to the customer.")
+    for seed, (tone, draft) in enumerate(zip(TONES, drafts, strict=True)):
+        draft += sgl.user(f"Write a {tone} answer to {s['ticket'].name}, in one sentence.")
         draft += sgl.assistant(
-            sgl.gen("draft", max_tokens=40, stop="\n", temperature=0.8, top_p=0.95, seed=1)
+            sgl.gen("draft", max_tokens=40, stop="\n", temperature=0.8, top_p=0.95, seed=seed)
         )
     drafts.join()
     for tone, text in zip(TONES, drafts["draft"], strict=True):
@@ -89,7 +87,6 @@ def _print_results(console: Console, state: Any) -> None:
     table.add_column(overflow="fold")
     table.add_row("topic", "select", Text(state["topic"]))
     table.add_row("ticket", "gen(type=Ticket)", Text(repr(state["ticket"])))
-    table.add_row("summary", "gen", Text(state["summary"].strip()))
     for tone in TONES:
         table.add_row(tone, "fork + gen", Text(str(state[tone]).strip()))
     console.print(table)
