@@ -330,6 +330,11 @@ class Executor:
         elif self.error is None:
             self.fail(self.run.stop_reason())
 
+    def cancel_work(self) -> None:
+        """:meth:`cancel`, but a state that has worked off its queue stays as it is."""
+        if self._draining:
+            self.cancel()
+
     def wake_watchers(self) -> None:
         """Wake those who wait for a variable to be submitted (loop thread)."""
         watchers, self._watchers = self._watchers, []

@@ -166,10 +166,10 @@ class ProgramStateGroup:
         return winner.value
 
     def cancel(self) -> None:
-        """Stop all children; their requests are aborted."""
+        """Stop the children that are still at work; their requests are aborted."""
         for state in self._states:
             state._executor.handled = True
-            background_loop().call_soon_threadsafe(state._executor.cancel)
+            background_loop().call_soon_threadsafe(state._executor.cancel_work)
 
     def __enter__(self) -> ProgramStateGroup:
         return self

@@ -187,9 +187,10 @@ def test_leaving_a_group_stops_its_children():
     def program(s):
         with s.fork(2) as forks:
             forks += lambda i: str(i) + sgl.gen("x")
-            forks[1]["x"]
+            forks[1].sync()
+        return forks[1].text(), forks[1]["x"]
 
-    program.run(backend=mock)
+    assert program.run(backend=mock).ret_value == ("1x", "x")
     assert mock.aborted == 1
 
 
