@@ -129,7 +129,7 @@ def test_a_timeout_aborts_too():
 
     async def main():
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(chat("q", max_new_tokens=None, backend=mock), 0.1)
+            await asyncio.wait_for(chat("q", max_new_tokens=None, backend=mock), 0.5)
         await _eventually(lambda: mock.aborted == 1)
 
     asyncio.run(main())
