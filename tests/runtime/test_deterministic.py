@@ -13,7 +13,7 @@ from sglang_lite.runtime.attention.reference import ReferenceAttention
 from sglang_lite.runtime.attention.sequence import SequenceAttention
 from sglang_lite.runtime.batch import Row
 from sglang_lite.runtime.engine import Engine
-from tests.runtime.test_engine_scheduler import Bench, outputs
+from tests.runtime.bench import Bench, outputs
 
 
 def alone(prompt: list[int], count: int) -> list[int]:

@@ -3,7 +3,6 @@ every step and each request's greedy tokens are those that it would get alone.""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from typing import Any
 
@@ -12,85 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sglang_lite.runtime.config import EngineConfig
-from sglang_lite.runtime.core import EngineCore
-from sglang_lite.runtime.detokenizer import IncrementalDetokenizer, StopScanner
-from sglang_lite.runtime.messages import GenerateRequest
-from sglang_lite.runtime.output_stream import OutputStream
 from sglang_lite.runtime.policy import PATIENCE
 from sglang_lite.runtime.request import Request
-from sglang_lite.sampling_params import SamplingParams
-from tests.runtime.toy import EOS, ToyModel, expected_greedy
-
-NO_EOS = -1000.0
-
-
-class Bench:
-    """An :class:`EngineCore` without its thread, and everything that was submitted to it."""
-
-    def __init__(self, slots: int = 4096, context_length: int = 2048, **options: Any) -> None:
-        shape_sensitive = bool(options.get("deterministic"))
-        self.model = ToyModel(slots, context_length, NO_EOS, shape_sensitive)
-        self.config = EngineConfig.of(self.model.config, slots, self.model.device, **options)
-        self.core = EngineCore(self.model, self.config, lambda request: None)
-        self.scheduler = self.core.scheduler
-        self.numbers = itertools.count()
-
-    def submit(self, prompt: list[int], count: int, exact: bool = False, **fields: Any) -> Request:
-        """``exact``: its length is known, so the scheduler need not guess."""
-        params = SamplingParams(temperature=0, max_new_tokens=count, ignore_eos=exact)
-        source = GenerateRequest(tuple(prompt), params, **fields)
-        number = next(self.numbers)
-        request = Request(
-            source=source,
-            rid=str(number),
-            index=0,
-            stream=OutputStream(str(number), 1, lambda: None),
-            seed=0,
-            arrival=number,
-            length_limit=min(len(prompt) + count, self.config.context_length),
-            stop_ids=frozenset(),
-            eos_ids=frozenset((EOS,)),
-            detokenizer=IncrementalDetokenizer(lambda token: b"x"),
-            stops=StopScanner(),
-        )
-        self.core.add([request])
-        return request
-
-    def step(self) -> None:
-        self.core.finish_aborted()
-        self.core.step()
-        self.core.check()
-
-    def drain(self, limit: int = 10_000) -> None:
-        for _ in range(limit):
-            if not self.core.busy:
-                return
-            self.step()
-        raise AssertionError("the engine does not finish its work")
-
-
-def outputs(request: Request) -> list[int]:
-    return [token for output in request.stream for token in output.token_ids]
-
-
-def reason(request: Request) -> str:
-    assert request.finish_reason is not None
-    return request.finish_reason.type
-
-
-def expect_alone(request: Request, slots: int) -> None:
-    """Its tokens are those of the model alone, as many as asked for or as the pool can hold."""
-    prompt, count = list(request.source.input_ids), request.params.max_new_tokens
-    assert count is not None
-    got = outputs(request)
-    assert got == without_eos(prompt, count)[: len(got)]
-    if reason(request) != "abort":
-        assert len(got) == min(count, slots + 1 - len(prompt))
-
-
-def without_eos(prompt: list[int], count: int) -> list[int]:
-    return expected_greedy(prompt, count, NO_EOS)
+from tests.runtime.bench import Bench, expect_alone, reason
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -355,48 +278,3 @@ def test_ten_thousand_waiting_requests_are_not_all_looked_at() -> None:
         bench.submit([i % 90, 1, 2, 3], 50)
     bench.step()
     assert looked["peek"] < 300
-
-
-# The matrix: prompt lengths at the edges × hit × pool × abort at each state
-
-EDGES = (1, 7, 8, 9, 15, 16, 17, 38, 39, 40)
-STATES = ("waiting", "first chunk", "last chunk", "decode", "with the end")
-
-
-@pytest.mark.parametrize("pool", [48, 400])
-@pytest.mark.parametrize("hit", ["none", "partial", "full"])
-@pytest.mark.parametrize("state", [None, *STATES])
-def test_every_edge_in_every_state(pool: int, hit: str, state: str | None) -> None:
-    for length in EDGES:
-        bench = Bench(pool, context_length=41, chunked_prefill_size=8, max_running_requests=3)
-        prompt = [(i * i + 3) % 90 for i in range(length)]
-        if hit != "none":
-            cached = prompt if hit == "full" else prompt[: length // 2 + 1]
-            bench.submit(cached, 1)
-            bench.drain()
-        others = [bench.submit([50 + i] * 6, 12) for i in range(3)]
-        request = bench.submit(prompt, 6)
-        abort_at(bench, request, state)
-        bench.drain()
-        for each in (request, *others):
-            limit = min(each.params.max_new_tokens or 0, 41 - each.prompt_len)
-            assert outputs(each) == without_eos(list(each.source.input_ids), 50)[: each.output_len]
-            if reason(each) != "abort":
-                assert each.output_len == limit
-        assert bench.core.flush_cache()
-        assert bench.scheduler.pool.free == pool
-
-
-def abort_at(bench: Bench, request: Request, state: str | None) -> None:
-    """Run until the request is in ``state``, then set its abort flag."""
-    reached = {
-        "waiting": lambda: True,
-        "first chunk": lambda: request.computed > 0,
-        "last chunk": lambda: request.computed > 0 and request.pending <= 8,
-        "decode": lambda: request.output_len > 1,
-        "with the end": lambda: request.finish_reason is not None,
-        None: lambda: True,
-    }[state]
-    while not reached() and bench.core.busy:
-        bench.step()
-    request.aborted = state is not None

@@ -1,0 +1,85 @@
+"""An engine without its thread, stepped by hand, on the toy model."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from sglang_lite.runtime.config import EngineConfig
+from sglang_lite.runtime.core import EngineCore
+from sglang_lite.runtime.detokenizer import IncrementalDetokenizer, StopScanner
+from sglang_lite.runtime.messages import GenerateRequest
+from sglang_lite.runtime.output_stream import OutputStream
+from sglang_lite.runtime.request import Request
+from sglang_lite.sampling_params import SamplingParams
+from tests.runtime.toy import EOS, ToyModel, expected_greedy
+
+NO_EOS = -1000.0
+
+
+class Bench:
+    """An :class:`EngineCore` without its thread, and everything that was submitted to it."""
+
+    def __init__(self, slots: int = 4096, context_length: int = 2048, **options: Any) -> None:
+        shape_sensitive = bool(options.get("deterministic"))
+        self.model = ToyModel(slots, context_length, NO_EOS, shape_sensitive)
+        self.config = EngineConfig.of(self.model.config, slots, self.model.device, **options)
+        self.core = EngineCore(self.model, self.config, lambda request: None)
+        self.scheduler = self.core.scheduler
+        self.numbers = itertools.count()
+
+    def submit(self, prompt: list[int], count: int, exact: bool = False, **fields: Any) -> Request:
+        """``exact``: its length is known, so the scheduler need not guess."""
+        params = SamplingParams(temperature=0, max_new_tokens=count, ignore_eos=exact)
+        source = GenerateRequest(tuple(prompt), params, **fields)
+        number = next(self.numbers)
+        request = Request(
+            source=source,
+            rid=str(number),
+            index=0,
+            stream=OutputStream(str(number), 1, lambda: None),
+            seed=0,
+            arrival=number,
+            length_limit=min(len(prompt) + count, self.config.context_length),
+            stop_ids=frozenset(),
+            eos_ids=frozenset((EOS,)),
+            detokenizer=IncrementalDetokenizer(lambda token: b"x"),
+            stops=StopScanner(),
+        )
+        self.core.add([request])
+        return request
+
+    def step(self) -> None:
+        self.core.finish_aborted()
+        self.core.step()
+        self.core.check()
+
+    def drain(self, limit: int = 10_000) -> None:
+        for _ in range(limit):
+            if not self.core.busy:
+                return
+            self.step()
+        raise AssertionError("the engine does not finish its work")
+
+
+def outputs(request: Request) -> list[int]:
+    return [token for output in request.stream for token in output.token_ids]
+
+
+def reason(request: Request) -> str:
+    assert request.finish_reason is not None
+    return request.finish_reason.type
+
+
+def expect_alone(request: Request, slots: int) -> None:
+    """Its tokens are those of the model alone, as many as asked for or as the pool can hold."""
+    prompt, count = list(request.source.input_ids), request.params.max_new_tokens
+    assert count is not None
+    got = outputs(request)
+    assert got == without_eos(prompt, count)[: len(got)]
+    if reason(request) != "abort":
+        assert len(got) == min(count, slots + 1 - len(prompt))
+
+
+def without_eos(prompt: list[int], count: int) -> list[int]:
+    return expected_greedy(prompt, count, NO_EOS)
