@@ -113,7 +113,8 @@ class InvalidGrammar(ConstraintError):
 
     def __init__(self, reason: str, where: tuple[int, int] | None = None) -> None:
         self.reason = reason
-        self.line, self.column = where or (None, None)
+        self.line = None if where is None else where[0]
+        self.column = None if where is None else where[1]
         place = "" if where is None else f"line {where[0]}, column {where[1]}: "
         super().__init__(place + reason)
 
