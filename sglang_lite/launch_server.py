@@ -252,7 +252,8 @@ def _run(model_path: str | None, config: ServerConfig, options: dict[str, Any]) 
         return Engine(folder, served_model_name=name, **options), str(folder)
 
     try:
-        serve_http(config, load, sock, on_ready=banner.show)
+        talks = logging.getLogger().isEnabledFor(logging.INFO)
+        serve_http(config, load, sock, on_ready=banner.show if talks else None)
     except SglangLiteError as error:
         raise SystemExit(f"sglang-lite: {error}") from None
     except KeyboardInterrupt:

@@ -126,7 +126,7 @@ class ServerProcess:
         assert self._stopping is not None
         if self._stopping.is_set():
             os._exit(128 + number)
-        logger.warning("shutting down; running requests may finish (again to stop at once)")
+        logger.info("shutting down; running requests may finish (again to stop at once)")
         self._stopping.set()
 
     async def _attach_engine(self) -> None:
