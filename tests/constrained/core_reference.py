@@ -62,12 +62,31 @@ def assert_exact(grammar: CompiledGrammar, seed: int = 0, texts: int = 12, lengt
     count = 0
     for state in walk(grammar, seed, texts, length):
         count += 1
-        mask, steps = allowed_by_mask(grammar, state), allowed_by_steps(grammar, state)
-        assert mask, "an empty mask"
-        if mask != steps:
-            text = grammar.vocabulary.token_bytes
-            over = sorted(text[t] for t in mask - steps if t < len(text))[:10]
-            under = sorted(text[t] for t in steps - mask)[:10]
-            shown = [c.cursor.describe() for c in state.configurations]
-            raise AssertionError(f"mask only: {over}; steps only: {under}; state: {shown}")
+        _compare(grammar, state)
     return count
+
+
+def assert_exact_along(grammar: CompiledGrammar, text: str) -> int:
+    """Compare both after each token of a valid text; the number of its tokens."""
+    assert grammar.vocabulary.encode is not None
+    state: State | None = grammar.automaton.start
+    tokens = grammar.vocabulary.encode(text)
+    for token in tokens:
+        assert state is not None
+        _compare(grammar, state)
+        state = grammar.advance(state, token)
+    assert state is not None
+    _compare(grammar, state)
+    assert state.accepting
+    return len(tokens)
+
+
+def _compare(grammar: CompiledGrammar, state: State) -> None:
+    mask, steps = allowed_by_mask(grammar, state), allowed_by_steps(grammar, state)
+    assert mask, "an empty mask"
+    if mask != steps:
+        text = grammar.vocabulary.token_bytes
+        over = sorted(text[t] for t in mask - steps if t < len(text))[:10]
+        under = sorted(text[t] for t in steps - mask)[:10]
+        shown = [c.cursor.describe() for c in state.configurations]
+        raise AssertionError(f"mask only: {over}; steps only: {under}; state: {shown}")
