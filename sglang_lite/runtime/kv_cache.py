@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+
+ALIGNMENT = 64
+"""Bytes of a cache line, and of the widest vector register."""
 
 
 class KVCache:
@@ -24,9 +29,8 @@ class KVCache:
         device: str | torch.device = "cpu",
     ) -> None:
         self.slots = slots
-        # zeros, not empty: the OS hands out untouched pages of zeros, so unused slots cost nothing.
         self.keys, self.values = (
-            [torch.zeros(heads, slots, dim, dtype=dtype, device=device) for heads, dim in shapes]
+            [_zeros((heads, slots, dim), dtype, torch.device(device)) for heads, dim in shapes]
             for _ in range(2)
         )
 
@@ -46,3 +50,16 @@ class KVCache:
     def bytes_per_slot(self) -> int:
         """Size in bytes of one token's keys and values over all layers."""
         return self.nbytes // self.slots
+
+
+def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros whose pages cost no memory and no time before they are written.
+
+    On a CPU numpy asks the system for pages of zeros, while ``torch.zeros`` writes every byte.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(nbytes + ALIGNMENT, dtype=np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return torch.from_numpy(raw[start : start + nbytes]).view(dtype).view(shape)
