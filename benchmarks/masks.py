@@ -59,13 +59,11 @@ class Ours:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer, eos_token_ids=eos_of(folder))
         started = time.perf_counter()
-        self.vocabulary.tables.prepare()
+        GrammarCompiler(self.vocabulary).prepare()
         self.setup = time.perf_counter() - started
         self.bitmask = allocate_token_bitmask(1, self.vocabulary.size)
         self.order = order
         self._compiler = GrammarCompiler
-        # The front ends are imported late; a first compilation is no part of any schema's time.
-        GrammarCompiler(self.vocabulary).compile_json_schema({"type": "object"})
 
     def compile(self, schema: str) -> Any:
         return self._compiler(self.vocabulary).compile_json_schema(
@@ -187,9 +185,9 @@ def eos_of(folder: Path) -> list[int]:
 
 def read_cases(path: Path, sample: str, limit: int | None) -> list[dict[str, Any]]:
     """The schemas of a sample: "quick", "second" (600 others, seeded) or "all"."""
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-    with opened as lines:
-        cases = [json.loads(line) for line in lines]
+    data = path.read_bytes()
+    lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
+    cases = [json.loads(line) for line in lines]
     if sample == "quick":
         cases = [case for case in cases if case["quick"]]
     elif sample == "second":
@@ -292,7 +290,7 @@ def merge(runs: list[dict[str, list[Outcome]]]) -> dict[str, list[Outcome]]:
             for mine, theirs in zip(outcomes, other[name], strict=True):
                 mine.first_mask = min(mine.first_mask, theirs.first_mask)
                 for kind in ("cold", "warm"):
-                    pairs = zip(getattr(mine, kind), getattr(theirs, kind))
+                    pairs = zip(getattr(mine, kind), getattr(theirs, kind), strict=True)
                     setattr(mine, kind, [list(map(min, a, b)) for a, b in pairs])
     return first
 

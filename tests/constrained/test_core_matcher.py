@@ -229,6 +229,21 @@ def test_the_cache_shares_and_evicts() -> None:
     assert compiler.cache_size_bytes == 0
 
 
+def test_preparing_makes_the_masks_of_a_sample_in_advance() -> None:
+    compiler = GrammarCompiler(byte_level())
+    compiler.prepare()
+    grammar = compiler.compile_json_schema({"type": "object"})
+    matcher = GrammarMatcher(grammar)
+    assert matcher.accept_string(
+        '{ "aé": [1, -2.5e+7, "x\\n", true, {"b": null}, [] ],\n  "c": 0 }'
+    )
+    assert matcher.is_completed()
+    matcher.reset()
+    for text in ('{ "a', "é", '": [1, -2.5e+7, "x'):
+        assert matcher.accept_string(text)
+        assert matcher._state.mask is not None
+
+
 def test_states_are_dropped_when_they_take_too_much_memory() -> None:
     compiler = GrammarCompiler(VOCABULARY, Limits(grammar_bytes=1))
     grammar = compiler.compile_regex("(ab?c){500}")
