@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
        $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --constraint constraints.txt
 
-.PHONY: demo test check lint format types clean
+.PHONY: demo test check lint format types clients soak bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/sglang-lite demo
@@ -27,6 +27,21 @@ types: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Not part of `make check`: other people's clients against the server, and a long mixed load.
+clients: $(VENV)/.installed-dev
+	$(PIP) --editable '.[clients]'
+	$(BIN)/python -m pytest tests/clients
+
+soak: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/soak.py --minutes 10
+
+# The engine beside its peers; needs a C++ compiler for llama-cpp-python, and a quiet machine.
+bench: $(VENV)/.installed-dev
+	$(PIP) --editable '.[bench]'
+	$(BIN)/python benchmarks/decode.py --threads 2
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/engine_host.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
