@@ -43,12 +43,17 @@ def least(rules: Mapping[str, ir.Node], holds: Callable[[ir.Node, set[str]], boo
 
     A rule is looked at again only when one that it mentions has joined: linear in the rules.
     """
-    users: dict[str, list[str]] = {}
-    for name, node in rules.items():
-        for other in rule_names(node):
-            users.setdefault(other, []).append(name)
     true: set[str] = set()
-    queue = list(rules)
+    # Front ends mostly write a rule before those that it mentions, so this finds nearly all.
+    for name in reversed(list(rules)):
+        budget.check()
+        if holds(rules[name], true):
+            true.add(name)
+    queue = [name for name in rules if name not in true] if true else []
+    users: dict[str, list[str]] = {}
+    for name in queue:
+        for other in rule_names(rules[name]):
+            users.setdefault(other, []).append(name)
     while queue:
         budget.check()
         name = queue.pop()
@@ -132,10 +137,22 @@ def _productive(node: ir.Node, known: set[str]) -> bool:
     if isinstance(node, ir.Union):
         return any(_productive(item, known) for item in node.items)
     if isinstance(node, (ir.Repeat, ir.Object)):
+        if _surely_productive(node, known):
+            return True
         # Which items or members are needed is what the constructors know: replace and see.
         dead = {name for name in rule_names(node) if name not in known}
         return not dead or not _prune(node, dead).never
     return True
+
+
+def _surely_productive(node: ir.Repeat | ir.Object, known: set[str]) -> bool:
+    """True where what must be there has a text and nothing else matters; cheap."""
+    if isinstance(node, ir.Repeat):
+        return node.minimum == 0 and all(kind.minimum <= 0 for kind in node.kinds)
+    required = [member.value for member in node.members if member.required]
+    if node.clauses or node.minimum > len(required):
+        return False
+    return all(_productive(value, known) for value in required)
 
 
 def rule_names(node: ir.Node) -> set[str]:

@@ -267,9 +267,13 @@ class GrammarCompiler:
         try:
             with budget.time_limit(self.limits.seconds):
                 language = _lower(constraint, on_unsupported, separators)
-                if isinstance(constraint, JsonSchema) and analysis.prepare(language).root.never:
-                    raise UnsatisfiableSchema("", "no finite JSON value satisfies it")
-                return CompiledGrammar(self.vocabulary, language, self.limits)
+                try:
+                    return CompiledGrammar(self.vocabulary, language, self.limits)
+                except ConstraintError:
+                    if isinstance(constraint, JsonSchema) and analysis.prepare(language).root.never:
+                        reason = "no finite JSON value satisfies it"
+                        raise UnsatisfiableSchema("", reason) from None
+                    raise
         except RecursionError:
             raise GrammarTooComplex("the constraint is nested too deeply") from None
 
