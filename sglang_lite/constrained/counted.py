@@ -92,7 +92,7 @@ class Measure:
     """
 
     def __init__(self, table: TerminalTable, place: Place, state: int, close: int) -> None:
-        self.tables = table.tables
+        self.table, self.tables = table, table.tables
         measured = _from_root if place is self.tables.trie.root else _below
         self._room, exits, chars = measured(table, place, state, close)
         order = np.argsort(chars, kind="stable")
@@ -112,7 +112,13 @@ class Measure:
         found = self._scans.get(key)
         if found is None:
             found = self._scans.setdefault(key, self._scan(*key))
+            self.table.charge(self.tables.weight(found[0], found[1]))
         return found
+
+    @property
+    def size_bytes(self) -> int:
+        """Approximate memory, without the scans."""
+        return self._room.nbytes + self._exits.nbytes + self._chars.nbytes
 
     def _scan(self, need: int, room: int) -> tuple[tuple[Row, ...], tuple[int, ...], Place | None]:
         trie, tables = self.tables.trie, self.tables

@@ -58,6 +58,12 @@ class Profile:
         self._index = (np.cumsum(used) - 1)[keys]
         self.pairs = [divmod(key, width) for key in np.flatnonzero(used).tolist()]
 
+    @property
+    def size_bytes(self) -> int:
+        """Approximate memory."""
+        arrays = (self.states, self.boundary, self.chars, self.accepts, self._live, self._index)
+        return sum(array.nbytes for array in arrays) + 100 * len(self.pairs)
+
     def fitting(self, bound: Bound) -> Flags:
         """Which of :attr:`pairs` fit into ``bound``."""
         if not bound.monotone:

@@ -1,11 +1,14 @@
 """Token tables of a vocabulary: which tokens stay inside a terminal, and where the others leave it.
 
 They depend on the terminal's automaton only, not on the grammar around it, so all grammars of one
-vocabulary share them.
+vocabulary share them.  Their memory is bounded: the least recently used forget what they know.
 """
 
 from __future__ import annotations
 
+import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +30,12 @@ Row = NDArray[np.int32]
 SHORT = 48
 """Sets of more ids than this are packed rows; shorter ones are cheaper bit by bit."""
 
+BUDGET_BYTES = 128 << 20
+"""Memory for the tables of one vocabulary."""
+
+TABLE_BYTES = 32 << 10
+"""Rough memory of a table that knows a handful of states, without its scans."""
+
 
 class Scan(NamedTuple):
     """What the tokens below a place do to a cursor.
@@ -44,13 +53,24 @@ NOTHING = Scan((), (), ())
 
 
 class Tables:
-    """The trie of a vocabulary and, for each terminal in use, its scans."""
+    """The trie of a vocabulary and, for each terminal in use, its scans.
 
-    def __init__(self, trie: Trie, size: int) -> None:
+    Terminals come from users without end, so their tables stay below ``budget_bytes``: beyond it
+    the least recently used are emptied.  One that a grammar still holds fills again when used.
+    """
+
+    def __init__(self, trie: Trie, size: int, budget_bytes: int = BUDGET_BYTES) -> None:
         self.trie = trie
         self.size = size
         self.words = (size + 31) // 32
-        self._terminals: dict[ByteDFA, TerminalTable] = {}
+        self.budget_bytes = budget_bytes
+        self.size_bytes = 0
+        """Approximate memory of what the tables know."""
+        self._lock = threading.Lock()
+        self._terminals: weakref.WeakValueDictionary[ByteDFA, TerminalTable]
+        self._terminals = weakref.WeakValueDictionary()
+        # What each table takes, least recently used first; keeps those in use alive.
+        self._weights: OrderedDict[TerminalTable, int] = OrderedDict()
 
     @cached_property
     def classes(self) -> ClassTrie:
@@ -63,13 +83,31 @@ class Tables:
         return ByteTrie(self.trie, self.size)
 
     def terminal(self, dfa: ByteDFA) -> TerminalTable:
-        """The table of ``dfa``."""
+        """The table of ``dfa``, now the most recently used."""
         from sglang_lite.constrained.terminals import TerminalTable
 
-        found = self._terminals.get(dfa)
-        if found is None:
-            found = self._terminals.setdefault(dfa, TerminalTable(self, dfa))
+        with self._lock:
+            found = self._terminals.get(dfa)
+            if found is None:
+                found = self._terminals[dfa] = TerminalTable(self, dfa)
+            known = found in self._weights
+        self.charge(found, 0 if known else TABLE_BYTES)
         return found
+
+    def charge(self, table: TerminalTable, size: int) -> None:
+        """``table`` takes ``size`` bytes more; others make room for it if need be."""
+        with self._lock:
+            self._weights[table] = self._weights.get(table, 0) + size
+            self._weights.move_to_end(table)
+            self.size_bytes += size
+            while self.size_bytes > self.budget_bytes and self._weights:
+                oldest, weight = self._weights.popitem(last=False)
+                oldest.clear()
+                self.size_bytes -= weight
+
+    def weight(self, rows: Iterable[Row], tokens: tuple[int, ...] = ()) -> int:
+        """Approximate memory in bytes of an entry with these rows and ids."""
+        return 400 + 40 * len(tokens) + sum(row.nbytes for row in rows)
 
     def prepare(self) -> None:
         """Make the tables of JSON's own terminals now, not when a text first needs them."""

@@ -58,6 +58,7 @@ class TerminalTable:
         self._endings: dict[int, tuple[Levels, Int32]] = {}
         self.by_byte = ByteMoves(dfa)
         self._by_class: ClassMoves | None = None
+        self._charged = 0
 
     def scan(self, place: Place, state: int) -> Scan:
         """The tokens below ``place`` read from ``state``; memoised."""
@@ -68,7 +69,20 @@ class TerminalTable:
             if near != state:
                 return self._scans.setdefault(key, self.scan(place, near))
             found = self._scans.setdefault(key, self._scan(place, state))
+            self.charge(self.tables.weight(found.rows, found.tokens))
         return found
+
+    def charge(self, size: int) -> None:
+        """This table takes ``size`` bytes more, and what its arrays have grown."""
+        arrays = self.by_byte.size_bytes + (self._by_class.size_bytes if self._by_class else 0)
+        grown, self._charged = arrays - self._charged, arrays
+        self.tables.charge(self, size + grown)
+
+    def clear(self) -> None:
+        """Forget what was found so far, to give its memory back; any thread may go on using it."""
+        for memo in (self._scans, self._reaches, self._measures, self._profiles, self._endings):
+            memo.clear()
+        self._charged = 0  # the arrays stay while a grammar holds them, and count again then
 
     def measure(self, place: Place, state: int, close: int) -> Measure:
         """The tokens below ``place`` as counted characters of this automaton; memoised."""
@@ -78,6 +92,7 @@ class TerminalTable:
             from sglang_lite.constrained.counted import Measure
 
             found = self._measures.setdefault(key, Measure(self, place, state, close))
+            self.charge(found.size_bytes)
         return found
 
     def loop(self) -> TerminalTable:
@@ -105,6 +120,7 @@ class TerminalTable:
         found = self._reaches.get(key)
         if found is None:
             found = self._reaches.setdefault(key, self._reach(*key))
+            self.charge(self.tables.weight((*found.rows, found.exits), found.tokens))
         return found
 
     def _reach(self, place: Place, state: int) -> Reach:
@@ -226,6 +242,7 @@ class TerminalTable:
         found = self._profiles.get(state)
         if found is None:
             found = self._profiles.setdefault(state, Profile(self, state, boundary))
+            self.charge(found.size_bytes)
         return found
 
     def endings(self, state: int) -> tuple[Levels, Int32]:
@@ -249,6 +266,7 @@ class TerminalTable:
             parent = np.searchsorted(kept, trie.parent[kept]).astype(np.int32)
             levels = Levels(bounds[: depth + 1], parent, trie.byte[kept])
             found = self._endings.setdefault(state, (levels, kept))
+            self.charge(self.tables.weight((kept, kept, kept)))
         return found
 
     # -- the automaton as arrays -----------------------------------------------------------------
@@ -282,6 +300,11 @@ class ByteMoves:
     def flat(self) -> Int32:
         """See :class:`Moves`."""
         return self._targets
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the arrays."""
+        return self._targets.nbytes
 
     def fetch(self, states: Int32) -> None:
         """Ask the automaton for the rows of ``states`` that were not used before."""
@@ -330,6 +353,11 @@ class ClassMoves:
     def flat(self) -> Int32:
         """See :class:`Moves`."""
         return self._targets
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the array."""
+        return self._targets.nbytes
 
     def fetch(self, states: Int32) -> None:
         """Ask for the rows of ``states`` that were not used before."""

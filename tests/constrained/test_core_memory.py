@@ -1,0 +1,73 @@
+"""What a server keeps of constraints that nobody uses any more."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from sglang_lite.constrained import GrammarCompiler, GrammarMatcher, allocate_token_bitmask
+from sglang_lite.constrained.byte_dfa import text_dfa
+from sglang_lite.constrained.compiler import CompiledGrammar, Limits
+from sglang_lite.constrained.regex import full_match
+from tests.constrained.core_vocabularies import byte_level
+
+BUDGET = 1 << 20
+
+
+def masks(grammar: CompiledGrammar, text: str) -> list[np.ndarray]:
+    """The masks before each byte of ``text``."""
+    bitmask = allocate_token_bitmask(1, grammar.vocabulary.size)
+    matcher, found = GrammarMatcher(grammar), []
+    for char in text:
+        matcher.fill_next_token_bitmask(bitmask)
+        found.append(bitmask[0].copy())
+        assert matcher.accept_string(char)
+    return found
+
+
+def test_tables_of_dropped_patterns_are_given_back() -> None:
+    vocabulary = byte_level()
+    tables = vocabulary.tables
+    tables.budget_bytes = BUDGET
+    compiler = GrammarCompiler(vocabulary, Limits(cache_bytes=1))
+    first = weakref.ref(tables.terminal(text_dfa(full_match("[a-z]+x0"), "utf8", False)))
+    assert first() is not None
+    for number in range(300):
+        masks(compiler.compile_regex(f"[a-z]+x{number}"), f"abcx{number}")
+        assert 0 < tables.size_bytes <= BUDGET
+    gc.collect()
+    assert first() is None
+
+
+def test_a_grammar_whose_tables_were_emptied_still_has_its_masks() -> None:
+    vocabulary = byte_level()
+    compiler = GrammarCompiler(vocabulary, Limits(grammar_bytes=1))
+    kept = compiler.compile_regex(r'"(?:[a-c]{2,9}|\d+)"')
+    expected = masks(kept, '"abc"')
+    vocabulary.tables.budget_bytes = BUDGET
+    for number in range(100):
+        masks(compiler.compile_regex(f"[a-z]+y{number}"), "abcy")
+    kept.automaton.clear()
+    np.testing.assert_array_equal(masks(kept, '"abc"'), expected)
+
+
+def test_threads_share_tables_that_are_emptied_all_the_time() -> None:
+    patterns = [rf"[a-z]{{1,{n}}}\d+" for n in range(1, 9)]
+    plain = GrammarCompiler(byte_level())
+    expected = [masks(plain.compile_regex(pattern), "a12") for pattern in patterns]
+    vocabulary = byte_level()
+    vocabulary.tables.budget_bytes = 1
+    compiler = GrammarCompiler(vocabulary, Limits(cache_bytes=1))
+
+    def work(number: int) -> None:
+        for at in range(40):
+            index = (number + at) % len(patterns)
+            found = masks(compiler.compile_regex(patterns[index]), "a12")
+            np.testing.assert_array_equal(found, expected[index])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert vocabulary.tables.size_bytes <= 1
