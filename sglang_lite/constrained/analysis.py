@@ -15,8 +15,8 @@ def prepare(language: ir.Language) -> ir.Language:
     """
     if not language.rules:
         return language
-    nullable = least(language.rules, _nullable)
-    _refuse_left_recursion(language, nullable)
+    if not all(map(_begins_with_text, language.rules.values())):
+        _refuse_left_recursion(language, least(language.rules, _nullable))
     productive = least(language.rules, _productive)
     if len(productive) == len(language.rules):
         return language
@@ -61,6 +61,15 @@ def least(rules: Mapping[str, ir.Node], holds: Callable[[ir.Node, set[str]], boo
             true.add(name)
             queue.extend(users.get(name, ()))
     return true
+
+
+def _begins_with_text(node: ir.Node) -> bool:
+    """True for what is surely not nullable and begins with no rule: JSON's objects and arrays."""
+    if isinstance(node, ir.Object):
+        node = node.open
+    if isinstance(node, ir.Sequence):
+        node = node.items[0]
+    return isinstance(node, ir.Literal)
 
 
 def _nullable(node: ir.Node, rules: set[str]) -> bool:

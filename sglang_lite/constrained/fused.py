@@ -14,6 +14,9 @@ from sglang_lite.constrained.ir import ByteDFA, Literal, Node, Terminal
 MAX_TEXT = 16
 """Longer literals are texts of their own, not punctuation."""
 
+MAX_LAYOUT = 3
+"""Nodes of ``gap "," gap``."""
+
 _WHITESPACE = frozenset(b" \t\n\r")
 
 Part = bytes | ByteDFA
@@ -21,6 +24,11 @@ Part = bytes | ByteDFA
 
 def fuse(items: tuple[Node, ...]) -> tuple[Node, ...]:
     """``items`` of a sequence with each run of whitespace and short literals made one terminal."""
+    # Layout is the same in nearly all grammars; longer sequences hold a grammar's own content.
+    return _layout(items) if len(items) <= MAX_LAYOUT else _fuse(items)
+
+
+def _fuse(items: tuple[Node, ...]) -> tuple[Node, ...]:
     fused: list[Node] = []
     run: list[Node] = []
     for item in (*items, None):
@@ -39,6 +47,11 @@ def fuse(items: tuple[Node, ...]) -> tuple[Node, ...]:
         if item is not None:
             fused.append(item)
     return tuple(fused)
+
+
+@lru_cache(maxsize=1024)
+def _layout(items: tuple[Node, ...]) -> tuple[Node, ...]:
+    return _fuse(items)
 
 
 def _is_punctuation(node: Node) -> bool:

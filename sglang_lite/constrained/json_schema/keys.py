@@ -57,6 +57,9 @@ def key_sets(to: Normaliser, names: R.Conj) -> tuple[tuple[str, ...], Automaton 
 
 def key_classes(record: R.Object, keys: Automaton) -> list[tuple[Automaton, R.Conj]]:
     """Classes of ``keys`` and the schema of their values; forbidden and empty ones are left out."""
+    if not any(layer.patterns for layer in record.layers):
+        schema = _class_schema(record, ())
+        return [] if schema is None else [(keys, schema)]
     by_schema: dict[R.Conj, list[Automaton]] = {}
     for inside, outside, schema in _classes(record):
         if schema is None:

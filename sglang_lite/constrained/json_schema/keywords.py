@@ -55,7 +55,7 @@ class Reader:
         result = _of_types(node, schema["type"]) if "type" in schema else R.EVERYTHING
         if fields:
             result = {
-                kind: (records[0]._replace(**fields[kind]),) if kind in fields else records
+                kind: (_with(kind, records[0], fields[kind]),) if kind in fields else records
                 for kind, records in result.items()
             }
         for keyword in ("enum", "const"):
@@ -93,6 +93,12 @@ class Reader:
                 return self._plain(name)
         child = self.document.below(node, value, tokens)
         return (R.Term(child, True, self.document.enter(child, scope)),)
+
+
+def _with(kind: R.Kind, record: R.Record, fields: Fields) -> R.Record:
+    if record is R.DEFAULTS[kind]:
+        return type(record)(**fields)  # takes half the time of _replace
+    return record._replace(**fields)
 
 
 def _of_types(node: Node, value: Any) -> R.Alternatives:

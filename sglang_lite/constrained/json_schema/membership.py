@@ -122,6 +122,8 @@ def is_additional(layer: R.Layer, name: str) -> bool:
 
 def member_schema(record: R.Object, name: str) -> R.Conj:
     """What the value of the key ``name`` must satisfy: the schemas of all layers."""
+    if len(record.layers) == 1:
+        return layer_schema(record.layers[0], name)
     schema: R.Conj = R.ANYTHING
     for layer in record.layers:
         schema = R.both(schema, layer_schema(layer, name))
