@@ -132,14 +132,16 @@ class Metrics:
     def snapshot(self, scheduler: Scheduler, max_nodes: int) -> dict[str, Any]:
         """The tree's top, the slots, the running and the first waiting requests, JSON-ready."""
         tree = scheduler.tree.snapshot(max_nodes)
+        free, cached = scheduler.pool.free, scheduler.tree.evictable + scheduler.tree.protected
         return {
             "tree": tree["nodes"],
             "truncated": tree["truncated"],
             "slots": {
                 "total": scheduler.pool.size,
-                "free": scheduler.pool.free,
+                "free": free,
                 "evictable": scheduler.tree.evictable,
                 "locked": scheduler.tree.protected,
+                "owned": scheduler.pool.size - free - cached,
             },
             "running": [_row(request) for request in scheduler.running[:max_nodes]],
             "waiting": [_row(request) for request in scheduler.waiting[:max_nodes]],

@@ -190,7 +190,7 @@ def test_the_page_shows_the_tree(real: Live) -> None:
         look = json.loads(next(lines).removeprefix("data: "))
     assert any("shown in the tree" in node["text"] for node in look["tree"])
     assert look["slots"]["total"] == 4096
-    assert sum(look["slots"][kind] for kind in ("free", "evictable", "locked")) == 4096
+    assert sum(look["slots"][kind] for kind in ("free", "evictable", "locked", "owned")) == 4096
 
 
 def test_metrics_of_the_engine(real: Live) -> None:
