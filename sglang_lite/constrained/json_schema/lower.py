@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from sglang_lite.constrained import budget, ir
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.arrays import lower_array
+from sglang_lite.constrained.json_schema.document import Document
 from sglang_lite.constrained.json_schema.normalise import Normaliser
 from sglang_lite.constrained.json_schema.numbers import lower_number
 from sglang_lite.constrained.json_schema.objects import lower_object
@@ -19,6 +21,14 @@ from sglang_lite.errors import GrammarTooComplex
 
 MAX_RULES = 50_000
 """How many objects and arrays one schema may lower to."""
+
+
+class Plain(NamedTuple):
+    """Schemas that give no more than a type: their nodes are the same in every document."""
+
+    anything: ir.Node
+    nodes: dict[int, ir.Node]
+    rules: dict[str, ir.Node]
 
 
 class Lowering:
@@ -36,6 +46,7 @@ class Lowering:
         property_order: ir.PropertyOrder,
         additional_properties: bool,
         max_digits: int | None,
+        share: bool = True,
     ) -> None:
         self.normaliser = normaliser
         self.syntax = syntax
@@ -46,7 +57,10 @@ class Lowering:
         self._values: dict[tuple[R.Term, ...], ir.Node] = {}
         self._records: dict[int, tuple[R.Record, ir.Node]] = {}
         self._waiting: list[tuple[str, R.Record]] = []
-        self._count = 0
+        # Its names are those of the first rules.
+        self._plain = _plain(syntax, property_order, max_digits) if share else None
+        self._plain_used = False
+        self._count = len(self._plain.rules) if self._plain else 0
 
     def language(self, schema: R.Conj) -> tuple[ir.Node, dict[str, ir.Node]]:
         """The root node and all rules."""
@@ -59,6 +73,8 @@ class Lowering:
             else:
                 assert isinstance(record, R.Array)
                 self.rules[name] = lower_array(self, record)
+        if self._plain and self._plain_used:
+            self.rules.update(self._plain.rules)
         return root, self.rules
 
     def value(self, schema: R.Conj) -> ir.Node:
@@ -67,7 +83,10 @@ class Lowering:
             return ir.NEVER
         known = self._values.get(schema)
         if known is None:
-            if satisfiable(self.normaliser, schema):
+            if not schema and self._plain:
+                self._plain_used = True
+                known = self._plain.anything
+            elif satisfiable(self.normaliser, schema):
                 known = self._alternatives(self.normaliser.alternatives(schema))
             else:
                 known = ir.NEVER
@@ -110,15 +129,20 @@ class Lowering:
         return record._replace(layers=(*record.layers, lid))
 
     def _alternatives(self, found: R.Alternatives) -> ir.Node:
-        nodes = [self._record(record) for records in found.values() for record in records]
+        nodes = [self.record(record) for records in found.values() for record in records]
         return nodes[0] if len(nodes) == 1 else ir.union(*nodes)
 
-    def _record(self, record: R.Record) -> ir.Node:
+    def record(self, record: R.Record) -> ir.Node:
+        """The values of one record."""
         # The same record object stands for all nodes that only give a type.
         known = self._records.get(id(record))
         if known is None:
-            known = (record, self._lower_record(record))
-            self._records[id(record)] = known
+            node = self._plain.nodes.get(id(record)) if self._plain else None
+            if node is None:
+                node = self._lower_record(record)
+            elif isinstance(node, ir.Ref):
+                self._plain_used = True
+            known = self._records[id(record)] = (record, node)
         return known[1]
 
     def _lower_record(self, record: R.Record) -> ir.Node:
@@ -138,3 +162,18 @@ class Lowering:
         self._count += 1
         self._waiting.append((name, record))
         return ir.Ref(name)
+
+
+@lru_cache(maxsize=64)
+def _plain(syntax: Syntax, property_order: ir.PropertyOrder, max_digits: int | None) -> Plain:
+    lowering = Lowering(
+        Normaliser(Document("true")),
+        syntax,
+        property_order=property_order,
+        additional_properties=True,
+        max_digits=max_digits,
+        share=False,
+    )
+    anything, rules = lowering.language(R.ANYTHING)
+    nodes = {id(record): lowering.record(record) for record in R.DEFAULTS.values()}
+    return Plain(anything, nodes, rules)
