@@ -86,6 +86,34 @@ def test_kernels_compute_the_product(kind, rows, private_operators, monkeypatch)
     )
 
 
+def test_rows_are_padded_to_few_numbers():
+    """oneDNN compiles and keeps a kernel for every number of rows it sees."""
+    sizes = [linear.padded_rows(rows) for rows in range(1, 4097)]
+    assert sorted(set(sizes))[7:17] == [8, 10, 12, 14, 16, 20, 24, 28, 32, 40]
+    assert len(set(sizes)) <= 4 * 12
+    assert all(rows <= size <= max(1, 1.25 * rows) for rows, size in enumerate(sizes, 1))
+
+
+def test_the_packed_kernel_sees_few_shapes(monkeypatch):
+    seen = set()
+    product = torch.ops.mkldnn._linear_pointwise
+
+    def spy(x, *rest):
+        seen.add(x.shape[0])
+        return product(x, *rest)
+
+    kernel, weight = linear.PackedLinear(random(48, 64).bfloat16()), random(48, 64)
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", spy)
+    x = random(256, 64, seed=2).bfloat16()
+    for rows in range(128, 257, 3):
+        out = kernel(x[:rows])
+        assert out.shape == (rows, 48)
+        torch.testing.assert_close(
+            out.float(), x[:rows].float() @ weight.T, atol=0.03 * float(weight.std()) * 8, rtol=0.02
+        )
+    assert seen <= {128, 160, 192, 224, 256}
+
+
 def test_shapes_the_4_bit_kernel_cannot_take_fall_back():
     kernel = linear.int4_linear(quantise_int4(random(24, 64)))
     assert not isinstance(kernel, linear.Int4Linear)

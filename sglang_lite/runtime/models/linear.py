@@ -41,13 +41,28 @@ class PlainLinear:
 
 
 class PackedLinear:
-    """bfloat16 in oneDNN's blocked layout, reordered once instead of at every call."""
+    """bfloat16 in oneDNN's blocked layout, reordered once instead of at every call.
+
+    oneDNN compiles a kernel for every shape, which takes milliseconds, and torch keeps a thousand
+    of them, half a megabyte each.  So the rows are padded to one of a few numbers.
+    """
 
     def __init__(self, weight: torch.Tensor) -> None:
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.weight, None, "none", [], "")
+        rows = x.shape[0]
+        padding = padded_rows(rows) - rows
+        if padding:
+            x = F.pad(x, (0, 0, 0, padding))
+        out = torch.ops.mkldnn._linear_pointwise(x, self.weight, None, "none", [], "")
+        return out[:rows]
+
+
+def padded_rows(rows: int) -> int:
+    """``rows`` rounded up to one of four numbers per power of two (40, 48, 56, 64, 80, ...)."""
+    step = 1 << max(0, (rows - 1).bit_length() - 3)
+    return -(-rows // step) * step
 
 
 class Int4Linear:
