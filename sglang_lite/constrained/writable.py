@@ -7,13 +7,14 @@ with them cannot be written, and what only leads to such texts would be a dead e
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import itemgetter
 
 from sglang_lite.constrained import ir
 from sglang_lite.constrained.analysis import rebuild
 from sglang_lite.constrained.ir import ByteDFA
 from sglang_lite.errors import GrammarTooComplex
 
-MAX_SEARCH = 50_000
+MAX_SEARCH = 20_000
 
 
 def writable(language: ir.Language, absent: frozenset[int]) -> ir.Language:
@@ -55,6 +56,7 @@ class TrimmedDFA(ByteDFA):
 
     def __init__(self, dfa: ByteDFA, absent: frozenset[int]) -> None:
         self.dfa, self.absent = dfa, absent
+        self._present = itemgetter(*(byte for byte in range(256) if byte not in absent))
         self._live: dict[int, bool] = {}
         self._rows: dict[int, tuple[int, ...]] = {}
         self.start = dfa.start if self._alive(dfa.start) else -1
@@ -100,10 +102,8 @@ class TrimmedDFA(ByteDFA):
                 return True
             if len(came_from) > MAX_SEARCH:
                 raise GrammarTooComplex(f"a terminal has more than {MAX_SEARCH} states to check")
-            for byte, target in enumerate(self.dfa.row(here)):
-                if target < 0 or byte in self.absent or target in came_from:
-                    continue
-                if live.get(target) is not False:
+            for target in set(self._present(self.dfa.row(here))):
+                if target >= 0 and target not in came_from and live.get(target) is not False:
                     came_from[target] = here
                     work.append(target)
         live.update(dict.fromkeys(came_from, False))

@@ -7,11 +7,14 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 
 from sglang_lite.constrained import GrammarCompiler, GrammarMatcher, allocate_token_bitmask
 from sglang_lite.constrained.byte_dfa import text_dfa
 from sglang_lite.constrained.compiler import CompiledGrammar, Limits
 from sglang_lite.constrained.regex import full_match
+from sglang_lite.constrained.writable import TrimmedDFA
+from sglang_lite.errors import GrammarTooComplex
 from tests.constrained.core_vocabularies import byte_level
 
 BUDGET = 1 << 20
@@ -71,3 +74,11 @@ def test_threads_share_tables_that_are_emptied_all_the_time() -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     assert vocabulary.tables.size_bytes <= 1
+
+
+def test_a_search_for_writable_texts_stops_early() -> None:
+    dfa = text_dfa(full_match("(a{1000}){1000}b"), "utf8", False)
+    with pytest.raises(GrammarTooComplex, match="more than 20000 states"):
+        TrimmedDFA(dfa, frozenset({4}))
+    small = TrimmedDFA(text_dfa(full_match("a+b|\x04|c\x04"), "utf8", False), frozenset({4}))
+    assert [byte for byte in range(256) if small.step(small.start, byte) >= 0] == [ord("a")]
