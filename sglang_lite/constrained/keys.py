@@ -6,6 +6,7 @@ names and are cut off where a declared name is complete, so no product of automa
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -135,6 +136,32 @@ class KeyCursor(Cursor):
             ]
         )
 
+    def leap(self, text: bytes, at: int) -> tuple[KeyCursor | None, int]:
+        """The cursor after the bytes of ``text[at:]`` that go along declared names, and its place.
+
+        What :meth:`step` gives byte by byte, but the cursors in between are not made.  Stops before
+        the end of a name; stays where it is if there is nothing to skip.  None: no key begins so.
+        """
+        plan, progress = self.plan, self.progress
+        texts, low, high, depth = self.names
+        if low == high or plan.tracks_names(progress):
+            return self, at
+        wanted = texts[low][:depth] + text[at:]
+        nearest = bisect_left(texts, wanted, low, high)
+        length = max(
+            _agree(name, wanted) for name in texts[max(nearest - 1, low) : min(nearest + 1, high)]
+        )
+        if length < depth + 2:
+            return self, at
+        prefix, extras = wanted[:length], self.extras
+        for byte in prefix[depth:]:
+            extras = tuple([_advance(cursor, byte) for cursor in extras])
+        low = bisect_left(texts, prefix, low, high)
+        low, high = narrow(texts, low, high, length - 1, prefix[-1])
+        return plan.cursor(
+            progress, Names(texts, low, high, length), extras, b""
+        ), at + length - depth
+
     def _tracked_step(
         self, extras: tuple[TerminalCursor | None, ...], text: bytes
     ) -> tuple[Arc, ...]:
@@ -239,6 +266,15 @@ class KeyCursor(Cursor):
             if below is not None:
                 exits.append((plan.extra_frames(progress, index, self.text + name), below))
         return exits
+
+
+def _agree(name: bytes, wanted: bytes) -> int:
+    """How many first bytes are the same, without the last one of ``name``."""
+    most = min(len(name) - 1, len(wanted))
+    for index in range(most):
+        if name[index] != wanted[index]:
+            return index
+    return most
 
 
 def _advance(cursor: TerminalCursor | None, byte: int) -> TerminalCursor | None:

@@ -44,6 +44,7 @@ from sglang_lite.constrained.ir import (
     Union,
     literal,
 )
+from sglang_lite.constrained.keys import KeyCursor
 from sglang_lite.constrained.objects import ObjectFrame, ObjectPlan
 from sglang_lite.constrained.repeats import RepeatFrame, RepeatPlan
 from sglang_lite.constrained.tables import Row, Tables
@@ -270,9 +271,18 @@ class Pushdown:
         except KeyError:
             pass
         pairs, accepting = state.pairs(), False
-        for byte in text:
+        at = 0
+        while at < len(text):
+            cursor, below = pairs[0] if len(pairs) == 1 else (None, None)
+            if isinstance(cursor, KeyCursor) and below is not None:
+                key, after = cursor.leap(text, at)
+                if after > at:
+                    at, accepting = after, False
+                    pairs = ((key, below),) if key is not None else ()
+                    continue
             # Without pairs nothing follows, even where the text might have ended.
-            pairs, accepting = self._advance(pairs, byte) if pairs else ((), False)
+            pairs, accepting = self._advance(pairs, text[at]) if pairs else ((), False)
+            at += 1
         following = self._state(pairs, accepting) if pairs or accepting else None
         state.tokens[token] = following
         return following
