@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from masks import LLGuidance, Ours, XGrammar
+from mask_engines import LLGuidance, Ours, XGrammar
 from tokenizers import Tokenizer
 
 JSON = r"""

@@ -1,4 +1,4 @@
-"""Speed and correctness of token masks on MaskBench schemas, against llguidance and xgrammar.
+"""Speed and correctness of token masks on MaskBench schemas, against other engines.
 
     python benchmarks/masks.py maskbench.jsonl.gz --tokenizer FOLDER --sample quick
 
@@ -6,7 +6,9 @@ Every schema is compiled cold in every engine, in turn, in one process with the 
 frozen; each of its test instances is walked token by token: fill the mask, test the token's bit,
 commit.  A case passes if valid instances are accepted to the end and may stop there (EOS), and
 invalid ones are not.  With ``--runs 2`` all is done in fresh processes and the smaller time of each
-token counts, which takes out most of the noise of a shared machine.
+token counts, which takes out most of the noise of a shared machine.  An engine that compiles all
+states in advance (outlines-core) runs each schema in a process of its own, limited in time
+(``--seconds``) and memory (``--gigabytes``).
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ import argparse
 import gc
 import gzip
 import json
+import os
 import pickle
 import random
+import resource
+import select
 import signal
 import subprocess
 import sys
@@ -29,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mask_engines import ENGINES
 
 CLOCKS: dict[str, Callable[[], int]] = {
     "wall": time.perf_counter_ns,
@@ -48,142 +54,7 @@ class Outcome:
     warm: list[list[int]] = field(default_factory=list)
 
 
-class Ours:
-    """This package."""
-
-    def __init__(self, folder: Path, order: str) -> None:
-        from tokenizers import Tokenizer
-
-        from sglang_lite.constrained import GrammarCompiler, Vocabulary, allocate_token_bitmask
-
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.vocabulary = Vocabulary.from_tokenizer(tokenizer, eos_token_ids=eos_of(folder))
-        started = time.perf_counter()
-        GrammarCompiler(self.vocabulary).prepare()
-        self.setup = time.perf_counter() - started
-        self.bitmask = allocate_token_bitmask(1, self.vocabulary.size)
-        self.order = order
-        self._compiler = GrammarCompiler
-
-    def compile(self, schema: str) -> Any:
-        return self._compiler(self.vocabulary).compile_json_schema(
-            schema, property_order=self.order
-        )
-
-    def matcher(self, grammar: Any) -> Any:
-        from sglang_lite.constrained import GrammarMatcher
-
-        return GrammarMatcher(grammar)
-
-    def fill(self, matcher: Any) -> np.ndarray:
-        matcher.fill_next_token_bitmask(self.bitmask)
-        return self.bitmask[0]
-
-    def accept(self, matcher: Any, token: int) -> bool:
-        return matcher.accept_token(token)
-
-    def complete(self, matcher: Any) -> bool:
-        return matcher.is_completed()
-
-    def states(self, grammar: Any) -> int:
-        return grammar.automaton.state_count
-
-
-class LLGuidance:
-    """llguidance, its defaults."""
-
-    def __init__(self, folder: Path, order: str) -> None:
-        import llguidance
-        import llguidance.numpy as bitmasks
-
-        text = (folder / "tokenizer.json").read_text()
-        self.tokenizer = llguidance.LLTokenizer(text, eos_token=eos_of(folder)[0])
-        self.bitmask = bitmasks.allocate_token_bitmask(1, self.tokenizer.vocab_size)
-        self._fill = bitmasks.fill_next_token_bitmask
-        self._matcher = llguidance.LLMatcher
-
-    def compile(self, schema: str) -> Any:
-        matcher = self._matcher(
-            self.tokenizer, self._matcher.grammar_from_json_schema(schema), log_level=0
-        )
-        if matcher.is_error():
-            raise ValueError(matcher.get_error())
-        return matcher
-
-    def matcher(self, grammar: Any) -> Any:
-        return grammar.deep_copy()
-
-    def fill(self, matcher: Any) -> np.ndarray:
-        self._fill(matcher, self.bitmask, 0)
-        return self.bitmask[0]
-
-    def accept(self, matcher: Any, token: int) -> bool:
-        return matcher.consume_token(token)
-
-    def complete(self, matcher: Any) -> bool:
-        return matcher.is_accepting()
-
-    def states(self, grammar: Any) -> int:
-        return 0
-
-
-class XGrammar:
-    """xgrammar, with open objects as the specification has them."""
-
-    def __init__(self, folder: Path, order: str) -> None:
-        import xgrammar
-        from tokenizers import Tokenizer
-
-        from sglang_lite.constrained import Vocabulary
-
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        vocabulary = Vocabulary.from_tokenizer(tokenizer, eos_token_ids=eos_of(folder))
-        info = xgrammar.TokenizerInfo(
-            vocabulary.token_bytes,
-            vocab_type=xgrammar.VocabType.RAW,
-            stop_token_ids=list(vocabulary.eos_token_ids),
-        )
-        self.compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
-        self.bitmask = xgrammar.allocate_token_bitmask(1, info.vocab_size)
-        self.row = self.bitmask.numpy()[0]
-        self._matcher = xgrammar.GrammarMatcher
-        self.eos = vocabulary.eos_token_ids[0]
-
-    def compile(self, schema: str) -> Any:
-        return self.compiler.compile_json_schema(schema, strict_mode=False)
-
-    def matcher(self, grammar: Any) -> Any:
-        return self._matcher(grammar)
-
-    def fill(self, matcher: Any) -> np.ndarray:
-        if not matcher.fill_next_token_bitmask(self.bitmask, 0):
-            self.row[:] = -1
-        return self.row
-
-    def accept(self, matcher: Any, token: int) -> bool:
-        return matcher.accept_token(token)
-
-    def complete(self, matcher: Any) -> bool:
-        row = self.fill(matcher)
-        return bool(row[self.eos >> 5] >> (self.eos & 31) & 1)
-
-    def states(self, grammar: Any) -> int:
-        return 0
-
-
-ENGINES: dict[str, Any] = {"sglang_lite": Ours, "llguidance": LLGuidance, "xgrammar": XGrammar}
-
-
-def eos_of(folder: Path) -> list[int]:
-    """The EOS id that the folder's tokenizer_config.json names."""
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    name = config["eos_token"]
-    name = name if isinstance(name, str) else name["content"]
-    added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
-    return [token["id"] for token in added if token["content"] == name]
-
-
-def read_cases(path: Path, sample: str, limit: int | None) -> list[dict[str, Any]]:
+def read_cases(path: Path, sample: str, limit: int | None, every: int = 1) -> list[dict[str, Any]]:
     """The schemas of a sample: "quick", "second" (600 others, seeded) or "all"."""
     data = path.read_bytes()
     lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
@@ -193,7 +64,7 @@ def read_cases(path: Path, sample: str, limit: int | None) -> list[dict[str, Any
     elif sample == "second":
         others = [case for case in cases if not case["quick"] and case["tests"]]
         cases = random.Random(20260).sample(others, 600)
-    return cases[:limit]
+    return cases[::every][:limit]
 
 
 class TimedOut(Exception):
@@ -234,6 +105,37 @@ def run_case(
     return outcome
 
 
+def run_isolated(
+    engine: Any,
+    case: dict[str, Any],
+    texts: list[tuple[bool, list[int]]],
+    clock: Callable[[], int],
+    seconds: float,
+    gigabytes: float,
+) -> Outcome:
+    """The same in a forked process with limits, killed when its time is over."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(receive)
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        limit = now + int(gigabytes * (1 << 30))
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        with os.fdopen(send, "wb") as stream:
+            pickle.dump(run_case(engine, case, texts, clock), stream)
+        os._exit(0)
+    os.close(send)
+    with os.fdopen(receive, "rb") as stream:
+        if not select.select([stream], [], [], seconds)[0]:
+            os.kill(child, signal.SIGKILL)
+            outcome = Outcome("timeout")
+        else:
+            data = stream.read()
+            outcome = pickle.loads(data) if data else Outcome("crash", "died, out of memory?")
+    os.waitpid(child, 0)
+    return outcome
+
+
 def walk(
     engine: Any, matcher: Any, tokens: list[int], clock: Callable[[], int]
 ) -> tuple[bool, list[int]]:
@@ -258,7 +160,7 @@ def measure(options: argparse.Namespace) -> dict[str, list[Outcome]]:
     signal.signal(signal.SIGALRM, on_alarm)
     tokenizer = Tokenizer.from_file(str(options.tokenizer / "tokenizer.json"))
     engines = {name: ENGINES[name](options.tokenizer, options.order) for name in options.engines}
-    cases = read_cases(options.dataset, options.sample, options.limit)
+    cases = read_cases(options.dataset, options.sample, options.limit, options.every)
     clock = CLOCKS[options.clock]
     found: dict[str, list[Outcome]] = defaultdict(list)
     gc.collect()
@@ -275,7 +177,11 @@ def measure(options: argparse.Namespace) -> dict[str, list[Outcome]]:
             for test in case["tests"]
         ]
         for name, engine in engines.items():
-            found[name].append(run_case(engine, case, texts, clock))
+            if getattr(engine, "isolated", False):
+                limits = (options.seconds, options.gigabytes)
+                found[name].append(run_isolated(engine, case, texts, clock, *limits))
+            else:
+                found[name].append(run_case(engine, case, texts, clock))
             gc.collect()
         if options.progress and number % 100 == 0:
             print(f"{number} of {len(cases)}", file=sys.stderr)
@@ -354,6 +260,9 @@ def main() -> None:
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     parser.add_argument("--runs", type=int, default=1, help="fresh processes")
     parser.add_argument("--limit", type=int, help="only the first so many schemas")
+    parser.add_argument("--every", type=int, default=1, help="only each so many-th schema")
+    parser.add_argument("--seconds", type=float, default=5, help="for an isolated engine's schema")
+    parser.add_argument("--gigabytes", type=float, default=4, help="for an isolated engine")
     parser.add_argument("--failures", type=Path, help="write what did not pass to this file")
     parser.add_argument("--progress", action="store_true")
     parser.add_argument("--dump", type=Path, help=argparse.SUPPRESS)
@@ -373,7 +282,7 @@ def main() -> None:
         return
     print(report(found, options))
     if options.failures:
-        cases = read_cases(options.dataset, options.sample, options.limit)
+        cases = read_cases(options.dataset, options.sample, options.limit, options.every)
         with options.failures.open("w") as file:
             for case, outcome in zip(cases, found[options.engines[0]], strict=True):
                 if outcome.verdict != "passed":
