@@ -183,8 +183,10 @@ class GrammarCompiler:
         With ``on_unsupported="warn"`` a keyword that cannot be enforced is left out and named in
         the grammar's ``warnings``; by default it raises :class:`UnsupportedSchema`.
         """
-        spec = JsonSchema.of(
-            schema,
+        # The front end reads text and refuses what is no schema; ``of`` would read it once more.
+        make = JsonSchema if isinstance(schema, str) else JsonSchema.of
+        spec = make(
+            schema,  # type: ignore[arg-type]
             property_order=property_order,
             max_whitespace=max_whitespace,
             additional_properties=additional_properties,
