@@ -60,8 +60,8 @@ class PackedLinear:
 
 
 def padded_rows(rows: int) -> int:
-    """``rows`` rounded up to one of four numbers per power of two (40, 48, 56, 64, 80, ...)."""
-    step = 1 << max(0, (rows - 1).bit_length() - 3)
+    """``rows`` rounded up to one of eight numbers per power of two (..., 120, 128, 144, 160)."""
+    step = 1 << max(0, (rows - 1).bit_length() - 4)
     return -(-rows // step) * step
 
 
