@@ -74,7 +74,8 @@ class TerminalTable:
 
     def charge(self, size: int) -> None:
         """This table takes ``size`` bytes more, and what its arrays have grown."""
-        arrays = self.by_byte.size_bytes + (self._by_class.size_bytes if self._by_class else 0)
+        classes = self._by_class
+        arrays = self.by_byte.size_bytes + (classes.size_bytes if classes else 0)
         grown, self._charged = arrays - self._charged, arrays
         self.tables.charge(self, size + grown)
 
@@ -82,7 +83,8 @@ class TerminalTable:
         """Forget what was found so far, to give its memory back; any thread may go on using it."""
         for memo in (self._scans, self._reaches, self._measures, self._profiles, self._endings):
             memo.clear()
-        self._charged = 0  # the arrays stay while a grammar holds them, and count again then
+        # Whoever is reading the arrays has them at hand.
+        self.by_byte, self._by_class, self._charged = ByteMoves(self.dfa), None, 0
 
     def measure(self, place: Place, state: int, close: int) -> Measure:
         """The tokens below ``place`` as counted characters of this automaton; memoised."""
@@ -210,9 +212,10 @@ class TerminalTable:
         if isinstance(trie, ByteTrie):
             trie.levels.sweep(states, self.by_byte)
         else:
-            if self._by_class is None:
-                self._by_class = ClassMoves(self.by_byte, trie)
-            trie.levels.sweep(states, self._by_class)
+            moves = self._by_class
+            if moves is None:
+                moves = self._by_class = ClassMoves(self.by_byte, trie)
+            trie.levels.sweep(states, moves)
         return states
 
     def _gather(self, trie: ClassTrie | ByteTrie, states: Int32) -> Reach:
@@ -273,13 +276,16 @@ class TerminalTable:
 
     def targets(self, states: Int32, bytes_: NDArray[np.uint8]) -> tuple[Int32, Flags]:
         """For each (state, byte) the state it leads to (-1 = refused) and whether that accepts."""
-        self.by_byte.fetch(states)
-        reached = self.by_byte.flat()[states * 256 + bytes_]
+        moves = self.by_byte
+        moves.fetch(states)
+        reached = moves.flat()[states * 256 + bytes_]
         return reached, self.accepting(reached)
 
     def accepting(self, states: Int32) -> Flags:
         """Which of ``states`` (-1 = none) accept."""
-        return self.by_byte.accepts[states] & (states >= 0)
+        moves = self.by_byte
+        moves.flag(int(states.max(initial=DEAD)))
+        return moves.accepts[states] & (states >= 0)
 
 
 class ByteMoves:
