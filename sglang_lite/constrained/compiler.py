@@ -234,14 +234,17 @@ class GrammarCompiler:
                 self._cache.move_to_end(key)
                 return found
             busy = self._busy.setdefault(key, threading.Lock())
-        with busy:
-            # Whoever waited here finds the grammar that the first thread made.
+        try:
+            with busy:
+                # Whoever waited here finds the grammar that the first thread made.
+                with self._lock:
+                    found = self._cache.get(key)
+                if found is None:
+                    found = self._compile(constraint, on_unsupported, separators)
+        finally:
             with self._lock:
-                found = self._cache.get(key)
-            if found is None:
-                found = self._compile(constraint, on_unsupported, separators)
+                self._busy.pop(key, None)
         with self._lock:
-            self._busy.pop(key, None)
             self._cache[key] = found
             self._evict()
         return found

@@ -14,7 +14,7 @@ from sglang_lite.constrained.byte_dfa import text_dfa
 from sglang_lite.constrained.compiler import CompiledGrammar, Limits
 from sglang_lite.constrained.regex import full_match
 from sglang_lite.constrained.writable import TrimmedDFA
-from sglang_lite.errors import GrammarTooComplex
+from sglang_lite.errors import GrammarTooComplex, InvalidRegex
 from tests.constrained.core_vocabularies import byte_level
 
 BUDGET = 1 << 20
@@ -82,3 +82,12 @@ def test_a_search_for_writable_texts_stops_early() -> None:
         TrimmedDFA(dfa, frozenset({4}))
     small = TrimmedDFA(text_dfa(full_match("a+b|\x04|c\x04"), "utf8", False), frozenset({4}))
     assert [byte for byte in range(256) if small.step(small.start, byte) >= 0] == [ord("a")]
+
+
+def test_a_refused_constraint_leaves_nothing_behind():
+    compiler = GrammarCompiler(byte_level())
+    for pattern in ("(a)\\1", "[", "(?<name"):
+        with pytest.raises(InvalidRegex):
+            compiler.compile_regex(pattern)
+    assert not compiler._busy
+    assert not compiler._cache
