@@ -12,7 +12,10 @@ ROOT = Path(__file__).parents[2]
 EXPECTED = {
     "quickstart.py": [r"fact: +\S", r"legs: +\d+ \(int\)", r"home: +(in water|on land)", r"cached"],
     "json_extraction.py": [r"Person\(name='.*北京|Person\(name='王伟'", r"Person\(.*'London'\)"],
-    "parallel_branches.py": [r"most important: (diet|sleep|exercise)", r"of \d+ prompt tokens cached"],
+    "parallel_branches.py": [
+        r"most important: (diet|sleep|exercise)",
+        r"of \d+ prompt tokens cached",
+    ],
     "openai_client.py": [r"answer: +\S", r"stream: +\S", r"City\(name="],
 }
 
