@@ -41,8 +41,8 @@ _HOMES = {
         "CompiledGrammar GrammarCompiler GrammarMatcher Vocabulary allocate_token_bitmask"
     ),
     "sglang_lite.errors": (
-        "BackendError CheckFailed ConstraintError EngineError GrammarTooComplex Incomplete InvalidGrammar "
-        "InvalidRegex InvalidRequest InvalidSchema ModelNotFound NotSupported ProgramCancelled "
+        "BackendError CheckFailed ConstraintError EngineError GrammarTooComplex Incomplete "
+        "InvalidGrammar InvalidRegex InvalidRequest InvalidSchema ModelNotFound NotSupported ProgramCancelled "
         "ProgramError PromptTooLong QueueFull RequestAborted SglangLiteError UnsatisfiableSchema "
         "UnsupportedModel UnsupportedSchema"
     ),

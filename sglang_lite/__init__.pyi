@@ -73,8 +73,8 @@ from sglang_lite.lang.program import SglFunction as SglFunction
 from sglang_lite.lang.program import function as function
 from sglang_lite.lang.state import AsyncProgramState as AsyncProgramState
 from sglang_lite.lang.state import ProgramState as ProgramState
-from sglang_lite.lang.variable import Failure as Failure
 from sglang_lite.lang.variable import MISSING as MISSING
+from sglang_lite.lang.variable import Failure as Failure
 from sglang_lite.runtime.default_model import default_model_path as default_model_path
 from sglang_lite.runtime.engine import Engine as Engine
 from sglang_lite.sampling_params import SamplingParams as SamplingParams
