@@ -42,9 +42,9 @@ _HOMES = {
     ),
     "sglang_lite.errors": (
         "BackendError CheckFailed ConstraintError EngineError GrammarTooComplex Incomplete "
-        "InvalidGrammar InvalidRegex InvalidRequest InvalidSchema ModelNotFound NotSupported ProgramCancelled "
-        "ProgramError PromptTooLong QueueFull RequestAborted SglangLiteError UnsatisfiableSchema "
-        "UnsupportedModel UnsupportedSchema"
+        "InvalidGrammar InvalidRegex InvalidRequest InvalidSchema ModelNotFound NotSupported "
+        "ProgramCancelled ProgramError PromptTooLong QueueFull RequestAborted SglangLiteError "
+        "UnsatisfiableSchema UnsupportedModel UnsupportedSchema"
     ),
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
