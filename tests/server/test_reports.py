@@ -216,7 +216,14 @@ def test_a_pattern_with_a_needless_escape_is_obeyed_or_refused(typing: Live) -> 
         {"type": "array", "items": {"enum": [1, 2, 3]}, "uniqueItems": True, "minItems": 3},
         {"type": "integer", "multipleOf": 7, "minimum": 8, "maximum": 20},
         {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3},
-        {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "minItems": 2},
+        {
+            "type": "array",
+            "items": {"type": "string", "maxLength": 2},
+            "uniqueItems": True,
+            "minItems": 2,
+            "maxItems": 3,
+        },
+        {"type": "array", "items": {"type": "object"}, "uniqueItems": True, "minItems": 2},
     ],
 )
 def test_keywords_are_obeyed_or_refused_by_name(typing: Live, schema: dict) -> None:
