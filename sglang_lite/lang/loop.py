@@ -105,54 +105,51 @@ async def await_on(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 def iterate(make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
     """Iterate over an async iterator of the background loop from a thread."""
-    source: list[AsyncIterator[T]] = []
-
-    async def following() -> tuple[bool, Any]:
-        if not source:
-            source.append(make())
-        try:
-            return True, await source[0].__anext__()
-        except StopAsyncIteration:
-            return False, None
-
+    source = _Source(make)
     try:
         while True:
-            more, item = block_on(following)
+            more, item = block_on(source.following)
             if not more:
                 return
             yield item
     finally:
-        if source:
-            block_on(lambda: _close(source[0]))
+        block_on(source.close)
 
 
 async def aiterate(make: Callable[[], AsyncIterator[T]]) -> AsyncIterator[T]:
     """Iterate over an async iterator of the background loop from any other loop."""
-    source: list[AsyncIterator[T]] = []
-
-    async def following() -> tuple[bool, Any]:
-        if not source:
-            source.append(make())
-        try:
-            return True, await source[0].__anext__()
-        except StopAsyncIteration:
-            return False, None
-
+    source = _Source(make)
     try:
         while True:
-            more, item = await await_on(following)
+            more, item = await await_on(source.following)
             if not more:
                 return
             yield item
     finally:
-        if source:
-            await await_on(lambda: _close(source[0]))
+        await await_on(source.close)
 
 
-async def _close(source: AsyncIterator[Any]) -> None:
-    close = getattr(source, "aclose", None)
-    if close is not None:
-        await close()
+class _Source:
+    """An async iterator that is made, asked and closed on the background loop."""
+
+    def __init__(self, make: Callable[[], AsyncIterator[Any]]) -> None:
+        self._make = make
+        self._items: AsyncIterator[Any] | None = None
+
+    async def following(self) -> tuple[bool, Any]:
+        """(True, the next item), or (False, None) at the end."""
+        if self._items is None:
+            self._items = self._make()
+        try:
+            return True, await self._items.__anext__()
+        except StopAsyncIteration:
+            return False, None
+
+    async def close(self) -> None:
+        """Close the iterator, if it was made and can be closed."""
+        close = getattr(self._items, "aclose", None)
+        if close is not None:
+            await close()
 
 
 class BodyPool:
