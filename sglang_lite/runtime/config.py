@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ class EngineConfig:
     max_queued_requests: int
     schedule_policy: str
     disable_radix_cache: bool
+    enable_hierarchical_cache: bool
+    hicache_ratio: float
+    hicache_size: float
     deterministic: bool
     random_seed: int
     decode_log_interval: int
@@ -53,6 +57,9 @@ class EngineConfig:
         max_queued_requests: int | None = None,
         schedule_policy: str = "fcfs",
         disable_radix_cache: bool = False,
+        enable_hierarchical_cache: bool = False,
+        hicache_ratio: float = 2.0,
+        hicache_size: float = 0.0,
         deterministic: bool = False,
         random_seed: int | None = 0,
         decode_log_interval: int = 40,
@@ -65,6 +72,9 @@ class EngineConfig:
         if schedule_policy not in POLICIES:
             accepted = f"one of {', '.join(map(repr, POLICIES))}"
             raise InvalidRequest("schedule_policy", schedule_policy, accepted)
+        if enable_hierarchical_cache and disable_radix_cache:
+            reason = "False where disable_radix_cache is set: there is no prefix to keep"
+            raise InvalidRequest("enable_hierarchical_cache", True, reason)
         return cls(
             context_length=_count("context_length", context_length, limit, 2, limit),
             max_total_tokens=_count("max_total_tokens", max_total_tokens, slots, 2, slots),
@@ -77,6 +87,9 @@ class EngineConfig:
             max_queued_requests=_count("max_queued_requests", max_queued_requests, 16_384),
             schedule_policy=schedule_policy,
             disable_radix_cache=disable_radix_cache,
+            enable_hierarchical_cache=enable_hierarchical_cache,
+            hicache_ratio=_positive("hicache_ratio", hicache_ratio),
+            hicache_size=_positive("hicache_size", hicache_size, zero=True),
             deterministic=deterministic,
             random_seed=secrets.randbits(63) if random_seed is None else random_seed,
             decode_log_interval=_count("decode_log_interval", decode_log_interval, 40),
@@ -114,6 +127,14 @@ def kv_slots(
         needed = f"more: the weights take {weight_bytes:,} bytes and each token {per_slot:,}"
         raise InvalidRequest("mem_fraction_static", fraction, needed)
     return slots
+
+
+def _positive(name: str, value: float, *, zero: bool = False) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidRequest(name, value, "a number")
+    if not (0 < value < math.inf or (zero and value == 0)):
+        raise InvalidRequest(name, value, "a number of at least 0" if zero else "a positive number")
+    return value
 
 
 def _free_memory() -> int:

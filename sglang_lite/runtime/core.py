@@ -14,6 +14,7 @@ from typing import Any
 from sglang_lite.outputs import FinishReason
 from sglang_lite.runtime import progress
 from sglang_lite.runtime.config import EngineConfig
+from sglang_lite.runtime.host_tier import HostTier
 from sglang_lite.runtime.invariants import check_invariants
 from sglang_lite.runtime.metrics import Metrics
 from sglang_lite.runtime.models.base import Model
@@ -35,7 +36,7 @@ class EngineCore:
         self, model: Model, config: EngineConfig, on_finished: Callable[[Request], None]
     ) -> None:
         self.model = model
-        self.scheduler = Scheduler(config)
+        self.scheduler = Scheduler(config, HostTier.of(model.kv_cache, config))
         self.metrics = Metrics(config.decode_log_interval)
         self._on_finished = on_finished
         self._one_by_one = config.deterministic
@@ -82,6 +83,7 @@ class EngineCore:
             if request.status is Status.RUNNING:
                 self._guard(request, partial(self._apply, request, results.get(request)))
         self.metrics.step_done(started, step, self.scheduler)
+        self.scheduler.learn(step, time.perf_counter() - started)
 
     def _compute(self, step: dict[Request, int]) -> dict[Request, int | Exception]:
         if not self._one_by_one:

@@ -53,6 +53,9 @@ class Engine:
     * ``schedule_policy``: "fcfs", "lpm" (longest cached prefix first) or "dfs-weight".
     * ``max_queued_requests``: more waiting requests are refused with :class:`QueueFull`.
     * ``disable_radix_cache``: compute every prompt from its start.
+    * ``enable_hierarchical_cache``: keep evicted prefixes in host memory (pinned on CUDA) and copy
+      them back where that is faster than to compute them, as measured.  ``hicache_ratio``: so many
+      times the device's slots; ``hicache_size``: gigabytes instead, if not 0.
     * ``random_seed``: what the seeds of requests without one derive from; None draws it.
     * ``chat_template``: a Jinja template, or the path of one, instead of the tokenizer's own.
     * ``log_level``: level of the logger "sglang_lite".  ``decode_log_interval``: one line each so
@@ -78,6 +81,9 @@ class Engine:
         schedule_policy: str = "fcfs",
         max_queued_requests: int | None = None,
         disable_radix_cache: bool = False,
+        enable_hierarchical_cache: bool = False,
+        hicache_ratio: float = 2.0,
+        hicache_size: float = 0.0,
         random_seed: int | None = 0,
         chat_template: str | None = None,
         served_model_name: str | None = None,
@@ -114,6 +120,9 @@ class Engine:
             schedule_policy=schedule_policy,
             max_queued_requests=max_queued_requests,
             disable_radix_cache=disable_radix_cache,
+            enable_hierarchical_cache=enable_hierarchical_cache,
+            hicache_ratio=hicache_ratio,
+            hicache_size=hicache_size,
             deterministic=deterministic,
             random_seed=random_seed,
             decode_log_interval=decode_log_interval,

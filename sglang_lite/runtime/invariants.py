@@ -16,6 +16,7 @@ def check_invariants(scheduler: Scheduler) -> None:
     * ``protected <= computed <= allocated`` for each request, and its protected slots are those
       that the tree holds for its tokens.
     * Waiting and finished requests hold nothing.
+    * Every slot of the host tier is free or belongs to one node of its tree, and none is locked.
     """
     pool, tree = scheduler.pool, scheduler.tree
     owners = np.zeros(pool.size, dtype=np.int64)
@@ -52,4 +53,6 @@ def check_invariants(scheduler: Scheduler) -> None:
         assert request.allocated == 0, f"{name} waits, but holds slots"
     wrong = np.flatnonzero(owners != 1)
     assert not len(wrong), f"slot {wrong[:1]} has {owners[wrong[:1]]} owners ({len(wrong)} wrong)"
+    if scheduler.host is not None:
+        scheduler.host.check()
     tree.check(request.node for request in scheduler.running if request.node is not None)

@@ -29,8 +29,9 @@ class KVCache:
         device: str | torch.device = "cpu",
     ) -> None:
         self.slots = slots
+        self.device = torch.device(device)
         self.keys, self.values = (
-            [_zeros((heads, slots, dim), dtype, torch.device(device)) for heads, dim in shapes]
+            [_zeros((heads, slots, dim), dtype, self.device) for heads, dim in shapes]
             for _ in range(2)
         )
 
@@ -40,6 +41,29 @@ class KVCache:
         """Store ``key`` and ``value`` ``[T, kv_heads, head_dim]`` of new tokens at ``slots[T]``."""
         self.keys[layer].index_copy_(1, slots, key.transpose(0, 1))
         self.values[layer].index_copy_(1, slots, value.transpose(0, 1))
+
+    def gather(self, slots: np.ndarray) -> torch.Tensor:
+        """All layers' keys and values of some slots: ``[n, width]`` on the device, a row each."""
+        index = torch.from_numpy(slots).to(self.device)
+        parts = (tensor.index_select(1, index) for tensor in (*self.keys, *self.values))
+        return torch.cat([part.transpose(0, 1).flatten(1) for part in parts], dim=1)
+
+    def scatter(self, slots: np.ndarray, rows: torch.Tensor) -> None:
+        """Write rows as :meth:`gather` gives them to other slots."""
+        index = torch.from_numpy(slots).to(self.device)
+        tensors = (*self.keys, *self.values)
+        widths = [tensor.shape[0] * tensor.shape[2] for tensor in tensors]
+        for tensor, part in zip(tensors, rows.split(widths, dim=1), strict=True):
+            shape = (len(slots), tensor.shape[0], tensor.shape[2])
+            tensor.index_copy_(1, index, part.view(shape).transpose(0, 1))
+
+    def host_rows(self, count: int) -> torch.Tensor:
+        """Host memory for ``count`` rows; pinned where the device copies from it by itself."""
+        width = sum(tensor.shape[0] * tensor.shape[2] for tensor in (*self.keys, *self.values))
+        shape, dtype = (count, width), self.keys[0].dtype
+        if self.device.type == "cuda":
+            return torch.empty(shape, dtype=dtype, pin_memory=True)
+        return _zeros(shape, dtype, torch.device("cpu"))
 
     @property
     def nbytes(self) -> int:
@@ -52,7 +76,7 @@ class KVCache:
         return self.nbytes // self.slots
 
 
-def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Zeros whose pages cost no memory and no time before they are written.
 
     On a CPU numpy asks the system for pages of zeros, while ``torch.zeros`` writes every byte.

@@ -119,6 +119,7 @@ class Metrics:
             "new_token_ratio": scheduler.new_token_ratio,
             "steps_total": self.steps,
             "seconds_since_step": 0.0 if self.idle else time.monotonic() - self.last_step_at,
+            **(scheduler.host.numbers() if scheduler.host is not None else {}),
         }
 
     def _throughput(self) -> float:

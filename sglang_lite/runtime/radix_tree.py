@@ -11,7 +11,7 @@ import heapq
 import itertools
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,10 +181,11 @@ class RadixTree:
         node.locks -= 1
         self._drop_empty(node)
 
-    def evict(self, count: int) -> np.ndarray:
+    def evict(self, count: int, leaving: Callable[[Node], None] | None = None) -> np.ndarray:
         """Forget at least ``count`` tokens if so many are evictable; returns the freed slots.
 
-        Leaves go first: outputs before prompts, then the least recently used.
+        Leaves go first: outputs before prompts, then the least recently used.  ``leaving`` is
+        called with each of them while it still hangs on its path.
         """
         freed: list[np.ndarray] = []
         done = 0
@@ -196,6 +197,8 @@ class RadixTree:
             if (is_prompt, time) != (node.is_prompt, node.time):
                 self._queue(node)
                 continue
+            if leaving is not None:
+                leaving(node)
             parent = node.parent
             del parent.children[node.key[:TOKEN_BYTES]]
             node.parent = None

@@ -7,12 +7,14 @@ prompts under way, then newly admitted requests, until the token budget is used 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Mapping
 
 import numpy as np
 
 from sglang_lite.outputs import FinishReason
 from sglang_lite.runtime.chunks import Chunks, FixedChunks
 from sglang_lite.runtime.config import EngineConfig
+from sglang_lite.runtime.host_tier import HostTier
 from sglang_lite.runtime.kv_pool import KVPool
 from sglang_lite.runtime.policy import POLICIES, WINDOW
 from sglang_lite.runtime.radix_tree import RadixTree
@@ -31,8 +33,10 @@ ESTIMATE_LIMIT = 4096
 class Scheduler:
     """Queue, running set, radix tree and KV pool; one thread uses it."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, host: HostTier | None = None) -> None:
+        """``host``: where evicted prefixes are kept, if anywhere."""
         self.config = config
+        self.host = host
         self.pool = KVPool(config.max_total_tokens)
         self.tree = RadixTree()
         size = config.chunked_prefill_size
@@ -123,15 +127,25 @@ class Scheduler:
     def flush(self) -> bool:
         """Forget every prefix that nobody uses; True if nothing is left."""
         self.pool.release(self.tree.evict(self.tree.evictable))
+        if self.host is not None:
+            self.host.clear()
         return self.tree.protected == 0
 
     def reset(self) -> None:
         """Start with an empty tree and pool; nothing is running."""
         self.pool = KVPool(self.config.max_total_tokens)
         self.tree = RadixTree()
+        if self.host is not None:
+            self.host.clear()
         for request in self.waiting:
             request.node = None
             request.computed = request.allocated = request.protected = 0
+
+    def learn(self, step: Mapping[Request, int], seconds: float) -> None:
+        """A step took so long: what it costs to compute a token decides what is worth a copy."""
+        if self.host is not None:
+            prompt_tokens = sum(count for count in step.values() if count > 1)
+            self.host.cost.learn(sum(step.values()), prompt_tokens, seconds)
 
     # Admission
 
@@ -184,10 +198,22 @@ class Scheduler:
         self.running.append(request)
         request.status = Status.RUNNING
         self._allocate(request, needed, LOOKAHEAD)
+        self._restore(request)
         if not request.started:
             request.started = True
-            request.usage.cached_tokens = cached
+            request.usage.cached_tokens = request.computed
         return True
+
+    def _restore(self, request: Request) -> None:
+        """Copy what host memory has beyond the device's prefix, where that beats computing it."""
+        if self.host is None:
+            return
+        found = self.host.find(request.tokens, request.match_limit, request.namespace)
+        end, row = self.chunks.usable(found), request.slots
+        if self.host.restore(request.tokens, request.computed, end, request.namespace, row):
+            request.computed = end
+            # Others that start in this very step reuse it.
+            self.checkpoint(request)
 
     def _has_room(self, request: Request, needed: int) -> bool:
         room = self.pool.free + self.tree.evictable
@@ -282,8 +308,10 @@ class Scheduler:
 
     def _make_room(self, count: int) -> bool:
         """Have ``count`` free slots: evict prefixes, then take back what is reserved ahead."""
-        if self.pool.free < count:
-            self.pool.release(self.tree.evict(count - self.pool.free))
+        if (missing := count - self.pool.free) > 0:
+            host = self.host
+            freed = host.evict(self.tree, missing) if host else self.tree.evict(missing)
+            self.pool.release(freed)
         if self.pool.free < count:
             for request in self.running:
                 used = min(len(request.tokens), request.allocated)

@@ -24,15 +24,17 @@ class EngineMachine(RuleBasedStateMachine):
         chunk=st.integers(1, 40),
         running=st.integers(1, 6),
         policy=st.sampled_from(["fcfs", "lpm", "dfs-weight"]),
-        disabled=st.booleans(),
+        cache=st.sampled_from(["device", "device", "host", "small host", "none"]),
     )
-    def start(self, slots: int, chunk: int, running: int, policy: str, disabled: bool) -> None:
+    def start(self, slots: int, chunk: int, running: int, policy: str, cache: str) -> None:
         self.bench = Bench(
             slots,
             chunked_prefill_size=chunk,
             max_running_requests=running,
             schedule_policy=policy,
-            disable_radix_cache=disabled,
+            disable_radix_cache=cache == "none",
+            enable_hierarchical_cache=cache.endswith("host"),
+            hicache_ratio=0.5 if cache == "small host" else 3.0,
         )
         self.slots = slots
         self.requests: list[Request] = []

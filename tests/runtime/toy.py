@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,27 @@ def toy_tokenizer() -> Tokenizer:
         save_byte_tokenizer(Path(folder))
         loaded = Tokenizer.from_pretrained(folder)
     return Tokenizer(loaded.backend, named_tokens={"eos_token": END}, chat_template=CHAT_TEMPLATE)
+
+
+class ToyCache:
+    """What a slot holds: a token and its position."""
+
+    bytes_per_slot = 16
+    device = torch.device("cpu")
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.tokens = np.full(slots, -1, dtype=np.int64)
+        self.positions = np.full(slots, -1, dtype=np.int64)
+
+    def gather(self, slots: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.stack([self.tokens[slots], self.positions[slots]], axis=1))
+
+    def scatter(self, slots: np.ndarray, rows: torch.Tensor) -> None:
+        self.tokens[slots], self.positions[slots] = rows.numpy().T
+
+    def host_rows(self, count: int) -> torch.Tensor:
+        return torch.full((count, 2), -1)
 
 
 class ToyModel:
@@ -67,13 +87,12 @@ class ToyModel:
             torch_dtype="float32",
             raw={},
         )
-        self.kv_cache = SimpleNamespace(slots=slots)
         self.device = torch.device("cpu")
         self.dtype = torch.float32
         self.eos_bias = eos_bias
         self.shape_sensitive = shape_sensitive
-        self.tokens = np.full(slots, -1, dtype=np.int64)
-        self.positions = np.full(slots, -1, dtype=np.int64)
+        self.kv_cache = ToyCache(slots)
+        self.tokens, self.positions = self.kv_cache.tokens, self.kv_cache.positions
         self.computed: list[tuple[int, int]] = []
         self.before_step: Any = lambda: None
 
