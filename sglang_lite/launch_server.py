@@ -92,6 +92,18 @@ def serve(
     disable_radix_cache: Annotated[
         bool, _option("--disable-radix-cache", panel=_MEMORY, text="Share no prefixes.")
     ] = False,
+    enable_hierarchical_cache: Annotated[
+        bool,
+        _option(
+            "--enable-hierarchical-cache", panel=_MEMORY, text="Keep evicted prefixes on the host."
+        ),
+    ] = False,
+    hicache_ratio: Annotated[
+        float, _option("--hicache-ratio", panel=_MEMORY, text="Host slots per device slot.")
+    ] = 2.0,
+    hicache_size: Annotated[
+        float, _option("--hicache-size", panel=_MEMORY, text="GB of host memory instead.")
+    ] = 0.0,
     host: Annotated[str, _option("--host", panel=_HTTP, text="Address.")] = "127.0.0.1",
     port: Annotated[int, _option("--port", panel=_HTTP, text="0 takes a free one.")] = 30000,
     api_key: Annotated[
@@ -197,6 +209,9 @@ def serve(
         "chunked_prefill_size": chunked_prefill_size,
         "schedule_policy": schedule_policy,
         "disable_radix_cache": disable_radix_cache,
+        "enable_hierarchical_cache": enable_hierarchical_cache,
+        "hicache_ratio": hicache_ratio,
+        "hicache_size": hicache_size,
         "deterministic": enable_deterministic_inference,
         "log_level": log_level,
         "decode_log_interval": decode_log_interval,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from array import array
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from sglang_lite.errors import InvalidRequest
+from sglang_lite.runtime.engine import Engine
 from sglang_lite.runtime.host_tier import HostTier, SwapCost
 from sglang_lite.runtime.kv_cache import KVCache
-from tests.runtime.bench import Bench, expect_alone, outputs, without_eos
-from tests.runtime.toy import toy_engine
+from tests.runtime.bench import Always, Bench, expect_alone, outputs, without_eos
+from tests.runtime.tiny import make_tiny_model
+from tests.runtime.toy import greedy, toy_engine
 
 ON = {"enable_hierarchical_cache": True}
 
@@ -213,3 +217,30 @@ def test_sizes() -> None:
         assert engine.stats()["hicache_host_total_tokens"] == 1000
     with toy_engine(slots=100) as engine:
         assert "hicache_host_total_tokens" not in engine.stats()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_real_model_goes_on_from_what_came_back(tmp_path: Path, dtype: str) -> None:
+    """Its log probabilities are those that it has without any cache."""
+    folder = make_tiny_model(tmp_path / "tiny")
+    prompts = [prompt(number, 150) for number in range(4)]
+
+    def run(engine: Engine) -> list[Any]:
+        results = [
+            engine.generate(input_ids=tokens, sampling_params=greedy(8), return_logprob=True)
+            for tokens in (*prompts, *prompts)
+        ]
+        engine.check()
+        return [r["meta_info"] for r in results]
+
+    options = {"dtype": dtype, "max_total_tokens": 320, "deterministic": True}
+    with Engine(folder, **options, disable_radix_cache=True) as engine:
+        expected = run(engine)
+    with Engine(folder, **options, enable_hierarchical_cache=True) as engine:
+        engine._loop.core.scheduler.host.cost = Always()
+        got = run(engine)
+        assert engine.stats()["host_cached_tokens_total"] > 0
+    assert [m["cached_tokens"] for m in got] == [0] * 4 + [128] * 4
+    assert [m["output_token_logprobs"] for m in got] == [
+        m["output_token_logprobs"] for m in expected
+    ]
