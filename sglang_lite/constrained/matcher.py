@@ -55,15 +55,15 @@ class GrammarMatcher:
         if len(shape) != 2 or shape[1] != self._words or bitmask.dtype != _INT32:
             shown = f"{bitmask.dtype} {bitmask.shape}"
             raise InvalidRequest("bitmask", shown, f"an int32 array [batch, {self._words}]")
-        if self._terminated:
-            bitmask[index] = self._only_eos()
-        else:
-            mask = self._state.mask
-            bitmask[index] = self.compiled.mask(self._state) if mask is None else mask
+        bitmask[index] = self.next_token_mask
 
-    def _only_eos(self) -> Bitmask:
-        ids = np.array(self._eos, np.int32)
-        return self.compiled.vocabulary.tables.pack(ids)
+    @property
+    def next_token_mask(self) -> Bitmask:
+        """The same mask as int32 [W], shared by all matchers at this place: not to be written."""
+        if self._terminated:
+            return self.compiled.vocabulary.tables.pack(np.array(self._eos, np.int32))
+        mask = self._state.mask
+        return self.compiled.mask(self._state) if mask is None else mask
 
     def accept_token(self, token_id: int) -> bool:
         """Go on by one token; False, and nothing happens, if the mask refuses it."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from sglang_lite.runtime.device import send
+
 if TYPE_CHECKING:
     from sglang_lite.runtime.attention.plan import AttentionBackend
 
@@ -39,6 +41,18 @@ class Row:
         return len(self.slots) - self.start
 
 
+@dataclass(frozen=True)
+class Relay:
+    """New tokens that only the device knows: ``tokens[source]`` become the ids ``at``.
+
+    ``at``, ``source``: int64[F] on the host; ``tokens``: int64 on the device.
+    """
+
+    at: np.ndarray
+    source: np.ndarray
+    tokens: torch.Tensor
+
+
 @dataclass
 class Batch:
     """The tensors of one step; T new tokens in the order of ``rows``, R of them with logits.
@@ -61,16 +75,21 @@ class Batch:
         token_ids: np.ndarray,
         logit_rows: np.ndarray,
         device: str | torch.device = "cpu",
+        *,
+        relay: Relay | None = None,
     ) -> Batch:
-        """Make the tensors of a step.  ``token_ids``: int64[T], the new tokens of all rows."""
+        """Make the tensors of a step.  ``token_ids``: int64[T], the new tokens of all rows; those
+        that ``relay`` brings may be anything."""
         new_tokens = sum(row.new_tokens for row in rows)
         if len(token_ids) != new_tokens:
             raise ValueError(f"{len(token_ids)} token ids for rows with {new_tokens} new tokens")
         # One host array and one copy to the device: four small copies cost four times as much.
-        host = np.empty(3 * new_tokens + len(logit_rows), dtype=np.int64)
-        ids, positions, write_slots = host[: 3 * new_tokens].reshape(3, new_tokens)
-        ids[:] = token_ids
-        host[3 * new_tokens :] = logit_rows
+        sizes = [new_tokens] * 3 + [len(logit_rows)] + ([len(relay.at)] * 2 if relay else [])
+        host = np.empty(sum(sizes), dtype=np.int64)
+        ids, positions, write_slots, wanted, *relayed = np.split(host, np.cumsum(sizes)[:-1])
+        ids[:], wanted[:] = token_ids, logit_rows
+        if relay:
+            relayed[0][:], relayed[1][:] = relay.at, relay.source
         offset = 0
         for row in rows:
             if not 0 <= row.start < row.end:
@@ -79,9 +98,12 @@ class Batch:
             positions[offset:after] = np.arange(row.start, row.end)
             write_slots[offset:after] = row.slots[row.start :]
             offset = after
-        tensor = torch.from_numpy(host).to(device)
-        input_ids, at, slots, wanted = tensor.split([new_tokens] * 3 + [len(logit_rows)])
-        return cls(tuple(rows), input_ids, at, slots, wanted)
+        parts = send(host, device).split(sizes)
+        if relay:
+            # A row without a possible token has -1; it fails as soon as the host sees that.
+            values = relay.tokens.index_select(0, parts[5]).clamp_(min=0)
+            parts[0].index_copy_(0, parts[4], values)
+        return cls(tuple(rows), *parts[:4])
 
     def plan(self, backend: AttentionBackend, window: int | None = None) -> Any:
         """The attention plan for layers with this sliding window; built once, used by all."""

@@ -21,7 +21,7 @@ class Chunks:
 
     def reusable(self, request: Request) -> int:
         """How many of its computed tokens go into the tree."""
-        return request.computed
+        return min(request.computed, len(request.tokens))
 
     def usable(self, cached: int) -> int:
         """How many of ``cached`` tokens a request may take from the tree."""

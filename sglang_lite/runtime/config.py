@@ -42,6 +42,7 @@ class EngineConfig:
     deterministic: bool
     random_seed: int
     decode_log_interval: int
+    disable_overlap_schedule: bool
 
     @classmethod
     def of(
@@ -63,6 +64,7 @@ class EngineConfig:
         deterministic: bool = False,
         random_seed: int | None = 0,
         decode_log_interval: int = 40,
+        disable_overlap_schedule: bool | None = None,
     ) -> EngineConfig:
         """Check the options against the model and its KV slots, and fill in defaults.
 
@@ -93,6 +95,10 @@ class EngineConfig:
             deterministic=deterministic,
             random_seed=secrets.randbits(63) if random_seed is None else random_seed,
             decode_log_interval=_count("decode_log_interval", decode_log_interval, 40),
+            # On a CPU there is nobody to overlap with.
+            disable_overlap_schedule=(
+                on_cpu if disable_overlap_schedule is None else disable_overlap_schedule
+            ),
         )
 
 

@@ -1,5 +1,9 @@
 """One step of the engine, without threads: admit, compute, sample, hand out.
 
+With *overlap* a step's tokens are handed out while the next forward is already under way, so that
+a GPU never waits for the host; a request that turns out to have ended gives its row of that
+forward up.  Without, they are handed out at once.
+
 A failure ends the requests that it concerns; everything else goes on.
 """
 
@@ -19,7 +23,7 @@ from sglang_lite.runtime.invariants import check_invariants
 from sglang_lite.runtime.metrics import Metrics
 from sglang_lite.runtime.models.base import Model
 from sglang_lite.runtime.request import Request, Status
-from sglang_lite.runtime.runner import run_step
+from sglang_lite.runtime.runner import Launched, StepRunner
 from sglang_lite.runtime.scheduler import Scheduler
 
 log = logging.getLogger("sglang_lite")
@@ -38,13 +42,14 @@ class EngineCore:
         self.model = model
         self.scheduler = Scheduler(config, HostTier.of(model.kv_cache, config))
         self.metrics = Metrics(config.decode_log_interval)
+        self.runner = StepRunner(model, one_by_one=config.deterministic)
+        self._overlap = not config.disable_overlap_schedule
         self._on_finished = on_finished
-        self._one_by_one = config.deterministic
 
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.scheduler.running or self.scheduler.waiting)
+        return bool(self.scheduler.running or self.scheduler.waiting or self.runner.flying)
 
     def add(self, requests: list[Request]) -> None:
         """Queue the samples of one request."""
@@ -62,52 +67,79 @@ class EngineCore:
                 self._finish(request)
 
     def step(self) -> None:
-        """Compute one batch and deal with its results."""
+        """Compute one batch and deal with the results that are there."""
         started = time.perf_counter()
         step: dict[Request, int] = {}
         try:
-            step = self.scheduler.schedule()
-            for request in self.scheduler.ended:
-                self._finish(request)
-            self.scheduler.ended.clear()
-            if not step:
-                return
-            for request in step:
-                request.started_at = request.started_at or started
-            results = self._compute(step)
+            launched = self._launch(step, started)
+            self._collect()
+            if launched is not None:
+                self._sample(step, launched)
+            if not self._overlap:
+                self._collect()
         except Exception as error:
             self._fail_step(error)
             return
+        if step:
+            self.metrics.step_done(started, step, self.scheduler)
+            self.scheduler.learn(step, time.perf_counter() - started)
+
+    def _launch(self, step: dict[Request, int], started: float) -> Launched | None:
+        """Fill ``step`` and set its forward going; None if there is nothing to compute."""
+        step |= self.scheduler.schedule()
+        for request in self.scheduler.ended:
+            self._finish(request)
+        self.scheduler.ended.clear()
+        if not step:
+            return None
         for request in step:
-            # A request may have failed with a sibling sample in this very step.
-            if request.status is Status.RUNNING:
-                self._guard(request, partial(self._apply, request, results.get(request)))
-        self.metrics.step_done(started, step, self.scheduler)
-        self.scheduler.learn(step, time.perf_counter() - started)
+            request.started_at = request.started_at or started
+        launched = self.runner.launch(step)
+        for request in step:
+            if request.prefilling or request.protected < request.prompt_len:
+                self.scheduler.checkpoint(request)
+        return launched
 
-    def _compute(self, step: dict[Request, int]) -> dict[Request, int | Exception]:
-        if not self._one_by_one:
-            return run_step(self.model, step)
-        # Deterministic: a row's results must not depend on how many others there are.
-        results: dict[Request, int | Exception] = {}
-        for request, count in step.items():
-            results |= run_step(self.model, {request: count})
-        return results
+    def _collect(self) -> None:
+        """Receive sampled tokens; a request that was aborted or has failed since gets none."""
+        for request, result in self.runner.collect():
+            if request.status is not Status.FINISHED:
+                self._guard(request, partial(self._apply, request, result))
 
-    def _apply(self, request: Request, result: int | Exception | None) -> None:
-        """Take in what a step produced for one request."""
+    def _sample(self, step: dict[Request, int], launched: Launched) -> None:
+        """Choose the next tokens where all that is known of a request has been computed.
+
+        Not so: prompts under way, rows whose request has ended with the token that it was launched
+        for, and those to which the grammar has added forced tokens since.
+        """
+        ready = []
+        for request in step:
+            if request.status is Status.RUNNING and not request.pending:
+                if request.remaining:
+                    ready.append(request)
+                else:
+                    request.finish_reason = FinishReason("length")
+                    self._finish(request)
+            elif request.status is Status.RUNNING:
+                # Forced tokens that it starts with.
+                self._deliver(request)
+        if ready:
+            self.runner.sample(launched, ready)
+
+    def _apply(self, request: Request, result: int | Exception) -> None:
+        """Take in a request's new token."""
         if isinstance(result, Exception):
             raise result
-        if request.prefilling or request.protected < request.prompt_len:
-            self.scheduler.checkpoint(request)
-        if result is not None:
-            request.first_token_at = request.first_token_at or time.perf_counter()
-            progress.accept(request, result)
-        elif request.pending == 0:
-            request.finish_reason = FinishReason("length")
+        request.first_token_at = request.first_token_at or time.perf_counter()
+        progress.accept(request, result)
         if request.finish_reason is not None:
             self._finish(request)
-        elif (output := progress.news(request)) is not None:
+        else:
+            self._deliver(request)
+
+    def _deliver(self, request: Request) -> None:
+        """Send a request's news, if there are any."""
+        if (output := progress.news(request)) is not None:
             self.metrics.produced(len(output.token_ids))
             request.stream.put(output)
 
@@ -142,6 +174,7 @@ class EngineCore:
     def _fail_step(self, error: Exception) -> None:
         """A whole step failed: its requests end with the cause, those still waiting go on."""
         log.exception("a step of the engine failed")
+        self._collect_what_is_left()
         # If nothing runs, the first of the queue is to blame: left there, it would fail every step.
         for request in list(self.scheduler.running) or self.scheduler.waiting[:1]:
             self._fail(request, error)
@@ -152,6 +185,13 @@ class EngineCore:
             # The failure left the books in disorder: start with new ones, nothing runs now.
             log.exception("the KV pool is rebuilt")
             self.scheduler.reset()
+
+    def _collect_what_is_left(self) -> None:
+        """Hand out tokens that were sampled before a failure, if they can still be had."""
+        try:
+            self._collect()
+        except Exception:
+            self.runner.forget()
 
     def flush_cache(self) -> bool:
         """See :meth:`Engine.flush_cache`."""

@@ -18,10 +18,9 @@ def start(request: Request, grammar: CompiledGrammar) -> None:
 
     What the grammar forces before the first token becomes part of the first prefill.
     """
-    from sglang_lite.constrained import GrammarMatcher, allocate_token_bitmask
+    from sglang_lite.constrained import GrammarMatcher
 
     request.matcher = GrammarMatcher(grammar)
-    request.mask = allocate_token_bitmask(1, grammar.vocabulary.size)
     if request.remaining:
         _follow_grammar(request)
 

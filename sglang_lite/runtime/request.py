@@ -1,7 +1,8 @@
 """One sample of a request while the engine works on it.
 
 A sequence's life in three lengths: ``slots[:protected]`` belong to the radix tree,
-``slots[:computed]`` hold valid keys and values, ``slots[:allocated]`` are reserved.
+``slots[:computed]`` hold valid keys and values, ``slots[:allocated]`` are reserved.  A sampled
+token may be *in flight*: it exists on the device only, until the host has received it.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class Request:
         self.aborted = False
         self.finish_reason: FinishReason | None = None
 
+        self.in_flight = 0
         self.slots = np.empty(0, dtype=np.int64)
         self.computed = self.allocated = self.protected = 0
         self.prefill_end = self.prompt_len
@@ -125,9 +127,14 @@ class Request:
         return len(self.tokens) - self.prompt_len
 
     @property
+    def length(self) -> int:
+        """Number of tokens of the sequence, with the one in flight."""
+        return len(self.tokens) + self.in_flight
+
+    @property
     def pending(self) -> int:
         """Number of tokens whose keys and values are still to be computed."""
-        return len(self.tokens) - self.computed
+        return self.length - self.computed
 
     @property
     def prefilling(self) -> bool:
@@ -138,7 +145,7 @@ class Request:
     def match_limit(self) -> int:
         """How long a cached prefix is of use: one token must be computed, and so must every
         position that a wanted log probability is read from."""
-        limit = len(self.tokens) - 1
+        limit = self.length - 1
         if self.logprobs is not None:
             limit = min(limit, max(self.logprobs.next_position - 1, 0))
         return limit
@@ -146,7 +153,7 @@ class Request:
     @property
     def remaining(self) -> int:
         """Most tokens that may still be generated."""
-        return max(self.length_limit - len(self.tokens), 0)
+        return max(self.length_limit - self.length, 0)
 
     def append(self, token: int) -> None:
         """Add a generated token to the sequence and to what the penalties count."""
@@ -162,10 +169,9 @@ class Request:
         Raises :class:`EngineError` for a dead end, which no constraint may have.
         """
         assert self.matcher is not None
-        assert self.mask is not None
-        self.matcher.fill_next_token_bitmask(self.mask)
-        self.allowed = allowed_ids(self.mask[0])
-        if self.allowed is None:
+        self.mask = self.matcher.next_token_mask
+        self.allowed = allowed_ids(self.mask)
+        if self.allowed is None or len(self.allowed) > len(self.eos_ids):
             return True
         if not len(self.allowed):
             raise EngineError("the constraint leaves no token that could come next")
@@ -188,7 +194,7 @@ class Request:
             row.repetition = (ids, params.repetition_penalty)
         if self.mask is not None:
             row.allowed = self.allowed
-            row.mask = None if row.allowed is not None else self.mask[0]
+            row.mask = None if row.allowed is not None else self.mask
         if self.output_len < params.min_new_tokens:
             self._ban_ends(row)
         return row

@@ -93,8 +93,8 @@ def _mix(bits: int) -> int:
     return bits ^ (bits >> 31)
 
 
-def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-    """One token id per row of ``logits`` (float32[S, V], left as it is).
+def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
+    """One token id per row of ``logits`` (float32[S, V], left as it is): int64[S] on its device.
 
     A row whose logits are not numbers, or without a possible token, gives -1.
     """
@@ -111,7 +111,7 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[int]:
     for start in range(0, len(wide), size):
         block = wide[start : start + size]
         tokens[block] = _sample_wide(_rows(logits, block), [rows[i] for i in block])
-    return tokens.tolist()
+    return torch.from_numpy(tokens).to(logits.device)
 
 
 def allowed_ids(mask: np.ndarray) -> np.ndarray | None:

@@ -63,6 +63,9 @@ class Scheduler:
         preempted_before = self.preempted_total
         budget = self.config.chunked_prefill_size
         for request in [r for r in self.running if not r.prefilling]:
+            if request.in_flight and not request.remaining:
+                # Nothing follows its last token.
+                continue
             if request.status is Status.RUNNING and self._grow(request, step):
                 step[request] = self.chunks.decode_row(request)
         # However many decodes there are, prompts get on.
@@ -184,13 +187,13 @@ class Scheduler:
         else:
             cached, slots = 0, np.empty(0, np.int64)
         # After the lock: what it protects can no longer be evicted to make room.
-        needed = len(request.tokens) - cached
+        needed = request.length - cached
         if not self._has_room(request, needed):
             if request.node is not None:
                 self.tree.unlock(request.node)
                 request.node = None
             return False
-        _fit_row(request, len(request.tokens))
+        _fit_row(request, request.length)
         request.slots[:cached] = slots
         request.computed = request.protected = request.allocated = cached
         request.prefill_end = len(request.tokens)
@@ -225,7 +228,7 @@ class Scheduler:
     def _expected_growth(self, request: Request) -> int:
         ratio = 1.0 if request.params.ignore_eos else self.new_token_ratio
         growth = int(min(request.remaining, ESTIMATE_LIMIT) * ratio)
-        reserved = max(request.allocated - len(request.tokens), 0)
+        reserved = max(request.allocated - request.length, 0)
         return max(growth - reserved, 0)
 
     def _must_wait_for_prefix(self, request: Request) -> bool:
@@ -266,8 +269,11 @@ class Scheduler:
 
     def _grow(self, request: Request, step: dict[Request, int]) -> bool:
         """Slots for all tokens of a running request, at the expense of others if need be."""
-        needed = len(request.tokens) - request.allocated
+        needed = request.length - request.allocated
         while needed > 0 and not self._make_room(needed):
+            if request.in_flight:
+                # It may end with this token; nobody is preempted before that is known.
+                return False
             victim = min(self.running, key=_preemption_order)
             if len(self.running) == 1:
                 self._end(request)
@@ -278,7 +284,7 @@ class Scheduler:
             if victim is request:
                 return False
         if needed > 0:
-            _fit_row(request, len(request.tokens))
+            _fit_row(request, request.length)
             self._allocate(request, needed, max(LOOKAHEAD, request.output_len))
         return True
 
@@ -314,7 +320,7 @@ class Scheduler:
             self.pool.release(freed)
         if self.pool.free < count:
             for request in self.running:
-                used = min(len(request.tokens), request.allocated)
+                used = min(request.length, request.allocated)
                 self.pool.release(request.slots[used : request.allocated])
                 request.allocated = used
         return self.pool.free >= count

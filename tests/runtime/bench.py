@@ -13,7 +13,7 @@ from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.runtime.output_stream import OutputStream
 from sglang_lite.runtime.request import Request
 from sglang_lite.sampling_params import SamplingParams
-from tests.runtime.toy import EOS, ToyModel, expected_greedy
+from tests.runtime.toy import DEFAULTS, EOS, ToyModel, expected_greedy
 
 NO_EOS = -1000.0
 
@@ -22,6 +22,7 @@ class Bench:
     """An :class:`EngineCore` without its thread, and everything that was submitted to it."""
 
     def __init__(self, slots: int = 4096, context_length: int = 2048, **options: Any) -> None:
+        options = {**DEFAULTS, **options}
         shape_sensitive = bool(options.get("deterministic"))
         self.model = ToyModel(slots, context_length, NO_EOS, shape_sensitive)
         self.config = EngineConfig.of(self.model.config, slots, self.model.device, **options)

@@ -15,6 +15,8 @@ from sglang_lite.runtime.batch import Row
 from sglang_lite.runtime.engine import Engine
 from tests.runtime.bench import Bench, outputs
 
+pytestmark = pytest.mark.usefixtures("both_schedules")
+
 
 def alone(prompt: list[int], count: int) -> list[int]:
     bench = Bench(4096, deterministic=True)
@@ -26,7 +28,7 @@ def alone(prompt: list[int], count: int) -> list[int]:
 def test_the_toy_notices_company_without_the_mode() -> None:
     """The test's own power: results of the ordinary mode do differ on this model."""
     bench = Bench(4096, deterministic=True)
-    bench.core._one_by_one = False
+    bench.core.runner._one_by_one = False
     requests = [bench.submit([i] * 70, 10) for i in range(3)]
     bench.drain()
     assert outputs(requests[0]) != alone([0] * 70, 10)

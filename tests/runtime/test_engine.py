@@ -22,6 +22,8 @@ from tests.runtime.toy import (
     toy_logits,
 )
 
+pytestmark = pytest.mark.usefixtures("both_schedules")
+
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:

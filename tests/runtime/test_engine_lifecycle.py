@@ -30,6 +30,8 @@ from tests.runtime.toy import (
     wait_until_idle,
 )
 
+pytestmark = pytest.mark.usefixtures("both_schedules")
+
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
@@ -240,6 +242,7 @@ def test_a_stream_keeps_its_engine() -> None:
 def test_idle_engine_does_nothing(engine: Engine) -> None:
     engine.generate("x", greedy(2))
     wait_until_idle(engine)
+    engine.check()
     started, steps = time.process_time(), engine.stats()["steps_total"]
     time.sleep(0.3)
     assert time.process_time() - started < 0.2

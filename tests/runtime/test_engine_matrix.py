@@ -7,6 +7,8 @@ import pytest
 from sglang_lite.runtime.request import Request
 from tests.runtime.bench import Bench, outputs, reason, without_eos
 
+pytestmark = pytest.mark.usefixtures("both_schedules")
+
 EDGES = (1, 7, 8, 9, 15, 16, 17, 38, 39, 40)
 STATES = ("waiting", "first chunk", "last chunk", "decode", "with the end")
 

@@ -15,6 +15,8 @@ from sglang_lite.runtime.policy import PATIENCE
 from sglang_lite.runtime.request import Request
 from tests.runtime.bench import Bench, expect_alone, reason
 
+both_schedules = pytest.mark.usefixtures("both_schedules")
+
 
 class EngineMachine(RuleBasedStateMachine):
     """Random submissions, aborts, failing steps and flushes on a small pool."""
@@ -25,13 +27,17 @@ class EngineMachine(RuleBasedStateMachine):
         running=st.integers(1, 6),
         policy=st.sampled_from(["fcfs", "lpm", "dfs-weight"]),
         cache=st.sampled_from(["device", "device", "host", "small host", "none"]),
+        overlap=st.booleans(),
     )
-    def start(self, slots: int, chunk: int, running: int, policy: str, cache: str) -> None:
+    def start(
+        self, slots: int, chunk: int, running: int, policy: str, cache: str, overlap: bool
+    ) -> None:
         self.bench = Bench(
             slots,
             chunked_prefill_size=chunk,
             max_running_requests=running,
             schedule_policy=policy,
+            disable_overlap_schedule=not overlap,
             disable_radix_cache=cache == "none",
             enable_hierarchical_cache=cache.endswith("host"),
             hicache_ratio=0.5 if cache == "small host" else 3.0,
@@ -139,6 +145,7 @@ TestEngineMachine = pytest.mark.filterwarnings("ignore::UserWarning")(EngineMach
 # Named cases
 
 
+@both_schedules
 @pytest.mark.parametrize("policy", ["fcfs", "lpm", "dfs-weight"])
 @pytest.mark.parametrize("slots", [40, 64, 1000])
 @pytest.mark.parametrize("disabled", [False, True])
@@ -152,6 +159,7 @@ def test_preemption_changes_nothing(policy: str, slots: int, disabled: bool) -> 
     assert (bench.scheduler.preempted_total > 0) == (slots < 1000)
 
 
+@both_schedules
 def test_preempted_outputs_are_found_again_if_the_pressure_vanishes() -> None:
     bench = Bench(slots=400)
     request = bench.submit([1, 2, 3], 40)
@@ -166,6 +174,7 @@ def test_preempted_outputs_are_found_again_if_the_pressure_vanishes() -> None:
     assert first[1] - first[0] == 1, "everything but the newest token was still cached"
 
 
+@both_schedules
 def test_the_victim_has_the_fewest_outputs_and_the_lowest_priority() -> None:
     bench = Bench(slots=60, chunked_prefill_size=100)
     important = bench.submit([1, 2, 3], 40, priority=1)
@@ -190,6 +199,7 @@ def test_the_victim_has_the_fewest_outputs_and_the_lowest_priority() -> None:
         expect_alone(request, 60)
 
 
+@both_schedules
 def test_expectation_is_raised_by_a_preemption_and_decays() -> None:
     bench = Bench(slots=64)
     bench.scheduler.new_token_ratio = 0.1
@@ -203,6 +213,7 @@ def test_expectation_is_raised_by_a_preemption_and_decays() -> None:
     assert bench.scheduler.new_token_ratio < raised
 
 
+@both_schedules
 def test_lookahead_keeps_each_sequence_in_one_run() -> None:
     """Eight requests that decode side by side must not interleave their slots."""
     bench = Bench(slots=4096)
@@ -215,6 +226,7 @@ def test_lookahead_keeps_each_sequence_in_one_run() -> None:
         assert runs <= 3
 
 
+@both_schedules
 def test_prompts_get_on_beside_many_decodes() -> None:
     bench = Bench(chunked_prefill_size=4, max_running_requests=8)
     for i in range(7):
@@ -227,6 +239,7 @@ def test_prompts_get_on_beside_many_decodes() -> None:
     assert reason(prompt) == "length"
 
 
+@both_schedules
 def test_lpm_prefers_cached_prompts_but_starves_nobody() -> None:
     bench = Bench(schedule_policy="lpm", max_running_requests=1)
     popular = [1] * 40
@@ -241,17 +254,21 @@ def test_lpm_prefers_cached_prompts_but_starves_nobody() -> None:
     assert PATIENCE - 1 <= order.index(stranger) <= PATIENCE + 1
 
 
+@both_schedules
 def test_dfs_weight_runs_relatives_together() -> None:
     bench = Bench(schedule_policy="dfs-weight", max_running_requests=4)
     for base in (1, 2):
         bench.submit([base] * 40, 1)
     bench.drain()
     mixed = [bench.submit([1 + i % 2] * 40 + [10 + i], 1) for i in range(8)]
-    bench.step()
-    first = [r.tokens[0] for r in mixed if r.finish_reason]
+    first: list[int] = []
+    while not first:
+        bench.step()
+        first = [r.tokens[0] for r in mixed if r.finish_reason]
     assert first in ([1] * 4, [2] * 4)
 
 
+@both_schedules
 def test_a_big_request_at_the_head_is_not_skipped_for_ever() -> None:
     bench = Bench(slots=100)
     small = [bench.submit([i, i], 30) for i in range(3)]
@@ -266,6 +283,7 @@ def test_a_big_request_at_the_head_is_not_skipped_for_ever() -> None:
     expect_alone(big, 100)
 
 
+@both_schedules
 def test_ten_thousand_waiting_requests_are_not_all_looked_at() -> None:
     bench = Bench(slots=64, max_running_requests=2)
     looked = Counter()

@@ -8,10 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sglang_lite.runtime import sampler
 from sglang_lite.runtime.logits_ops import argmax, top, totals
-from sglang_lite.runtime.sampler import SamplingRow, allowed_ids, sample, uniform_noise
+from sglang_lite.runtime.sampler import SamplingRow, allowed_ids, uniform_noise
 
 VOCAB = 1000
+
+
+def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
+    return sampler.sample(logits, rows).tolist()
 
 
 def some_logits(rows: int, seed: int = 0, vocab: int = VOCAB, ties: bool = False) -> torch.Tensor:

@@ -25,6 +25,9 @@ from sglang_lite.runtime.tokenizer import Tokenizer
 from sglang_lite.sampling_params import SamplingParams
 from tests.runtime.tiny import CHAT_TEMPLATE, END, save_byte_tokenizer
 
+DEFAULTS: dict[str, Any] = {}
+"""Options of every toy engine, set by fixtures."""
+
 EOS = 256
 VOCAB = 258
 PRINTABLE = torch.tensor([i for i in range(VOCAB) if not 0 <= i < 94])
@@ -153,7 +156,7 @@ def toy_engine(
 ) -> Engine:
     """An engine around a new toy model; ``engine.toy`` is the model."""
     model = ToyModel(slots, context_length, eos_bias)
-    engine = Engine.from_model(model, toy_tokenizer(), **options)
+    engine = Engine.from_model(model, toy_tokenizer(), **{**DEFAULTS, **options})
     engine.toy = model  # type: ignore[attr-defined]
     return engine
 
