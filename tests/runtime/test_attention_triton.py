@@ -14,6 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from sglang_lite.errors import UnsupportedModel
+from sglang_lite.runtime.attention.items import cut
 from sglang_lite.runtime.attention.reference import ReferenceAttention
 from sglang_lite.runtime.attention.triton import TritonAttention
 from sglang_lite.runtime.batch import Row
@@ -60,28 +61,97 @@ def test_softcap_and_sinks(window):
     compare(decode_and_chunk(), window=window, softcap=1.5, sinks=sinks)
 
 
+def items_of(rows, window=None):
+    return cut(rows, window, GROUP, KV_HEADS)
+
+
 def test_a_decode_is_split_along_its_keys():
-    backend = TritonAttention(DEVICE, KV_HEADS * GROUP, KV_HEADS)
-    plan = backend.plan([Row(np.arange(1000), 999)], None)
-    assert plan.parts == 8
-    assert [(block, len(items)) for block, items in plan.launches] == [(16, 8)]
-    compare([Row(np.arange(1000), 999)])
+    rows = [Row(np.arange(1000), 999)]
+    items = items_of(rows)
+    assert items.few[:, 3].tolist() == [128] * 7 + [104]
+    assert items.few[:, 4].tolist() == list(range(0, 1000, 128))
+    assert not len(items.many)
+    assert items.merges.tolist() == [[0, 0, 8]]
+    compare(rows)
+
+
+def test_a_long_row_is_cut_finer_than_its_short_neighbours():
+    rows = [Row(np.arange(i * 130, (i + 1) * 130), 129) for i in range(40)]
+    rows.append(Row(np.arange(6_000, 60_000), 53_999))
+    keys = items_of(rows).few[:, 3]
+    # 59,200 keys of two heads for 264 programs are 449 each, rounded up to a multiple of 64.
+    assert keys.max() == 512
+    assert keys.tolist() == sorted(keys, reverse=True)
+    assert keys.sum() == 40 * 130 + 54_000
 
 
 def test_a_shared_prefix_is_one_set_of_keys():
     rows = [Row(np.append(np.arange(120), [200 + i]), 120) for i in range(20)]
-    plan = TritonAttention(DEVICE, KV_HEADS * GROUP, KV_HEADS).plan(rows, None)
+    items = items_of(rows)
     # 20 tokens of 3 heads fill one block of 64 rows; the own keys are 20 small items.
-    assert [(block, len(items)) for block, items in plan.launches] == [(16, 20), (64, 1)]
+    assert (len(items.few), len(items.many)) == (20, 1)
+    assert len(items.slots) == 120 + 20
     compare(rows)
 
 
 def test_a_chunk_reads_no_key_after_its_block():
-    plan = TritonAttention(DEVICE, KV_HEADS * GROUP, KV_HEADS).plan([Row(np.arange(50), 0)], None)
-    ((block, items),) = plan.launches
-    assert block == 64
-    assert items[:, 1].tolist() == [21, 21, 8]
-    assert items[:, 3].tolist() == [21, 42, 50]
+    items = items_of([Row(np.arange(50), 0)])
+    assert not len(items.few)
+    # In order of falling work.
+    assert items.many[:, 1].tolist() == [8, 21, 21]
+    assert items.many[:, 3].tolist() == [50, 42, 21]
+    # Each token is in one item: nothing to merge, and the slots are there once.
+    assert items.places.tolist() == [-1] * 50
+    assert (len(items.merges), items.parts, len(items.slots)) == (0, 0, 50)
+
+
+def test_a_few_tokens_after_a_long_prefix_are_split_along_the_keys():
+    rows = [Row(np.arange(1000), 995)]
+    items = items_of(rows)
+    assert items.few[:, 3].tolist() == [128] * 7 + [104]
+    assert items.merges.tolist() == [[i, 8 * i, 8] for i in range(5)]
+    compare(rows)
+
+
+def test_a_decode_beside_a_chunk_has_no_more_partial_results_than_it_needs():
+    rows = [Row(np.arange(1000), 999), Row(np.arange(1000, 1100), 0)]
+    assert items_of(rows).parts == 8
+    compare(rows)
+
+
+@settings(max_examples=5, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=9), st.booleans())
+def test_a_static_plan_is_filled_anew_for_every_step(lengths, shared):
+    """The same tensors, for rows of another length each time, as a CUDA graph reads them."""
+    backend = TritonAttention(DEVICE, KV_HEADS * GROUP, KV_HEADS)
+    static = backend.static_plan(len(lengths), None, 4_000)
+    addresses = [tensor.data_ptr() for tensor in (static.buffer, static.plan.slots)]
+    for longer in (0, 7, -1):
+        rows, used = [], 300
+        for length in (max(1, n + longer) for n in lengths):
+            # Slots that others have too, or none that they have.
+            slots = np.append(np.arange(length - 1), used) if shared else used + np.arange(length)
+            rows.append(Row(slots, length - 1))
+            used += 1 if shared else length
+        assert backend.fill(static, rows)
+        args = [x.to(DEVICE) for x in tensors(rows, torch.float32)]
+        out = backend.attend(*args, static.plan, scale=0.3)
+        slow = ReferenceAttention()
+        wanted = slow.attend(*args, slow.plan(rows, None), scale=0.3)
+        torch.testing.assert_close(out, wanted, atol=2e-5, rtol=2e-5)
+    assert addresses == [tensor.data_ptr() for tensor in (static.buffer, static.plan.slots)]
+
+
+def test_what_does_not_fit_a_static_plan_is_not_put_there():
+    backend = TritonAttention(DEVICE, KV_HEADS * GROUP, KV_HEADS)
+    static = backend.static_plan(2, None, 500)
+    short, chunk = Row(np.arange(9), 8), Row(np.arange(9), 7)
+    assert backend.fill(static, [short, Row(np.arange(20, 29), 8)])
+    before = static.buffer.clone()
+    assert not backend.fill(static, [short])
+    assert not backend.fill(static, [short, chunk])
+    assert not backend.fill(static, [short, Row(np.arange(500, 1000), 499)])
+    assert torch.equal(static.buffer, before)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 4, 24), (9, 1, 16), (32, 1, 40)])

@@ -1,53 +1,60 @@
-"""Attention on a GPU: everything is a work item of one Triton kernel, then one merge.
+"""Attention on a GPU: the work items of a step are programs of one Triton kernel, then one merge.
 
-A decoding row is cut along its keys (split-KV), so that few rows fill the device; a chunk of a
-prompt is cut along its tokens; a shared prefix is one set of keys for the tokens of many rows
-(cascade).  Keys and values are addressed token by token through their slots.
+A plan is one array of integers that a single copy brings to the device.  A *static* plan has fixed
+shapes with padding, so that a CUDA graph that was captured with it can be replayed for any step
+that fits it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from sglang_lite.errors import UnsupportedModel
-from sglang_lite.runtime.attention.plan import PlannedRow, Stretch, plan_rows, plan_stretches
+from sglang_lite.runtime.attention.items import (
+    FEW_ROWS,
+    PROGRAMS,
+    WorkItems,
+    cut,
+    many_rows,
+)
 from sglang_lite.runtime.batch import Row
+from sglang_lite.runtime.device import send, send_into
 
-_BLOCK_KEYS = 64
-_MIN_SPLIT = 128
-# Enough programs to fill a large GPU about twice.
-_PROGRAMS = 264
-_ROWS_FEW, _ROWS_MANY = 16, 64
-
-
-@dataclass(frozen=True)
-class _Item:
-    """Flat ``tokens`` against the keys of ``slots``, the first of which is at ``position``."""
-
-    tokens: np.ndarray
-    slots: np.ndarray
-    position: int
-    part: int
+# Addresses on multiples of so many integers: Triton compiles a kernel anew for unaligned ones.
+_ALIGNED = 16
 
 
 @dataclass(frozen=True)
 class TritonPlan:
-    """Device tensors of a step.
+    """Device tensors of a step, int32 and in the order of :meth:`WorkItems.arrays`."""
 
-    ``launches``: rows of a block, and int32[n, 6] items as `attend_items` reads them.
-    """
-
-    launches: list[tuple[int, torch.Tensor]]
-    tokens: torch.Tensor
-    slots: torch.Tensor
+    few: torch.Tensor
+    many: torch.Tensor
+    merges: torch.Tensor
     positions: torch.Tensor
+    tokens: torch.Tensor
+    places: torch.Tensor
+    slots: torch.Tensor
     parts: int
     window: int | None
+
+
+@dataclass(frozen=True)
+class StaticPlan:
+    """A plan of fixed shapes for steps of ``rows`` decoding rows, in a ``buffer`` int32[n].
+
+    ``sizes``: integers that there is room for, per array.
+    """
+
+    plan: TritonPlan
+    rows: int
+    buffer: torch.Tensor
+    sizes: tuple[int, ...]
 
 
 class TritonAttention:
@@ -58,78 +65,44 @@ class TritonAttention:
 
     def __init__(self, device: torch.device, heads: int, kv_heads: int) -> None:
         self.device = device
+        self.heads, self.kv_heads = heads, kv_heads
         self.group = heads // kv_heads
-        self.kv_heads = kv_heads
 
     def plan(self, rows: Sequence[Row], window: int | None) -> TritonPlan:
         """Cut the step into work items."""
-        planned = plan_rows(rows)
-        stretches = list(plan_stretches(planned, window))
-        items = [
-            item for stretch in stretches for item in self._items(stretch, len(stretches), window)
-        ]
-        few = [item for item in items if len(item.tokens) * self.group <= _ROWS_FEW]
-        many = [item for item in items if len(item.tokens) * self.group > _ROWS_FEW]
-        launches, tokens, slots = [], [], []
-        token_at = slot_at = 0
-        for block, chosen in ((_ROWS_FEW, few), (self._rows_many, many)):
-            table = np.empty((len(chosen), 6), dtype=np.int32)
-            for line, item in zip(table, chosen, strict=True):
-                counts = len(item.tokens), len(item.slots)
-                line[:] = (token_at, counts[0], slot_at, counts[1], item.position, item.part)
-                tokens.append(item.tokens)
-                slots.append(item.slots)
-                token_at, slot_at = token_at + counts[0], slot_at + counts[1]
-            if chosen:
-                launches.append((block, self._tensor(table)))
-        positions = np.concatenate([np.arange(row.start, row.end) for row in rows])
-        return TritonPlan(
-            launches,
-            self._tensor(np.concatenate(tokens)),
-            self._tensor(np.concatenate(slots)),
-            self._tensor(positions),
-            1 + max(item.part for item in items),
-            window,
-        )
+        items = cut(rows, window, self.group, self.kv_heads)
+        sizes = tuple(array.size for array in items.arrays())
+        host = np.empty(_offsets(sizes)[-1], dtype=np.int32)
+        _pack(items, host, sizes)
+        return _view(send(host, self.device), sizes, items.parts, window)
 
-    @property
-    def _rows_many(self) -> int:
-        """Rows of a large block: at least one token's group."""
-        return max(_ROWS_MANY, 1 << (self.group - 1).bit_length())
+    def static_plan(self, rows: int, window: int | None, slots: int) -> StaticPlan:
+        """An empty plan for ``rows`` decoding rows that read at most ``slots`` keys in all."""
+        split = -(-PROGRAMS // self.kv_heads)
+        tokens = 4 * rows
+        shared = 0 if rows * self.group <= FEW_ROWS else split + rows
+        parts = 4 * rows + 2 * split
+        sizes = (6 * (split + 2 * rows), 6 * shared, 3 * rows, rows, tokens, tokens, slots)
+        buffer = torch.zeros(_offsets(sizes)[-1], dtype=torch.int32, device=self.device)
+        return StaticPlan(_view(buffer, sizes, parts, window), rows, buffer, sizes)
 
-    def _tensor(self, numbers: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(numbers.astype(np.int32)).to(self.device)
+    def fill(self, static: StaticPlan, rows: Sequence[Row]) -> bool:
+        """Make ``static`` the plan of these rows; False, and nothing happens, if it is too small.
 
-    def _items(self, stretch: Stretch, stretches: int, window: int | None) -> Iterator[_Item]:
-        block = max(1, self._rows_many // self.group)
-        item = stretch.rows[0]
-        if len(stretch.rows) == 1 and item.row.new_tokens > 1:
-            yield from self._chunk_items(item, stretch.begin, block, window)
-            return
-        slots = stretch.slots
-        wanted = math.ceil(_PROGRAMS / (stretches * self.kv_heads))
-        length = max(_MIN_SPLIT, math.ceil(len(slots) / wanted / _BLOCK_KEYS) * _BLOCK_KEYS)
-        tokens = np.concatenate([np.asarray(row.tokens) for row in stretch.rows])
-        for first in range(0, len(slots), length):
-            part = max(row.parts for row in stretch.rows)
-            for row in stretch.rows:
-                row.parts = part + 1
-            for i in range(0, len(tokens), block):
-                keys = slots[first : first + length]
-                yield _Item(tokens[i : i + block], keys, stretch.begin + first, part)
-
-    def _chunk_items(
-        self, item: PlannedRow, begin: int, block: int, window: int | None
-    ) -> Iterator[_Item]:
-        """Blocks of a chunk's tokens, each with the keys up to its last token's own."""
-        part, item.parts = item.parts, item.parts + 1
-        tokens = np.asarray(item.tokens)
-        for i in range(0, len(tokens), block):
-            end = min(item.row.start + i + block, item.row.end)
-            first = begin
-            if window is not None:
-                first = max(begin, item.row.start + i + 1 - window)
-            yield _Item(tokens[i : i + block], item.row.slots[first:end], first, part)
+        The copy is queued behind the work already on its way, which may still read the old plan.
+        """
+        if len(rows) != static.rows or any(row.new_tokens != 1 for row in rows):
+            return False
+        items = cut(rows, static.plan.window, self.group, self.kv_heads)
+        fits = all(a.size <= room for a, room in zip(items.arrays(), static.sizes, strict=True))
+        if not fits or items.parts > static.plan.parts:
+            return False
+        # The slots are the last array and the only long one.
+        used = _offsets(static.sizes)[-2] + items.slots.size
+        host = np.zeros(used, dtype=np.int32)
+        _pack(items, host, static.sizes)
+        send_into(host, static.buffer)
+        return True
 
     def attend(
         self,
@@ -148,56 +121,93 @@ class TritonAttention:
         from sglang_lite.runtime.attention.triton_kernels import attend_items, merge_parts
 
         tokens, heads, dim = query.shape
-        if (heads, key.shape[1]) != (self.group * self.kv_heads, self.kv_heads):
+        if (heads, key.shape[1]) != (self.heads, self.kv_heads):
             raise UnsupportedModel(
                 f"a layer with {heads} heads over {key.shape[1]} in a model with "
-                f"{self.group * self.kv_heads} over {self.kv_heads}"
+                f"{self.heads} over {self.kv_heads}"
             )
         if query.stride(2) != 1:
             query = query.contiguous()
+        out = torch.empty(tokens, heads, dim, dtype=query.dtype, device=query.device)
+        partial_out = torch.empty(plan.parts, heads, dim, dtype=torch.float32, device=query.device)
+        partial_lse = torch.empty(plan.parts, heads, dtype=torch.float32, device=query.device)
         block_dim = max(16, 1 << (dim - 1).bit_length())
-        shape = (plan.parts, tokens, heads)
-        partial_out = torch.empty(*shape, dim, dtype=torch.float32, device=query.device)
-        partial_lse = torch.full(shape, -torch.inf, dtype=torch.float32, device=query.device)
-        for block_rows, items in plan.launches:
+        tile = _Tile.of(block_dim, key_cache.dtype)
+        constants = {"HEADS": heads, "DIM": dim, "BLOCK_D": block_dim, "SINKS": sinks is not None}
+        # Never read without SINKS.
+        given = out if sinks is None else sinks
+        for block, items in ((FEW_ROWS, plan.few), (many_rows(self.group), plan.many)):
+            if not len(items):
+                continue
             attend_items[(len(items), self.kv_heads)](
                 query,
                 key_cache,
                 value_cache,
+                out,
                 partial_out,
                 partial_lse,
+                given,
                 items,
                 plan.tokens,
+                plan.places,
                 plan.slots,
                 plan.positions,
                 query.stride(0),
                 query.stride(1),
                 key_cache.stride(0),
                 key_cache.stride(1),
-                tokens,
-                heads,
                 scale,
                 softcap or 0.0,
                 plan.window or 0,
                 GROUP=self.group,
-                DIM=dim,
-                BLOCK_D=block_dim,
-                BLOCK_M=block_rows,
-                BLOCK_N=_BLOCK_KEYS,
+                BLOCK_M=block,
+                BLOCK_N=tile.keys,
                 SOFTCAP=softcap is not None,
                 WINDOW=plan.window is not None,
+                num_warps=tile.warps,
+                num_stages=tile.stages,
+                **constants,
             )
-        out = torch.empty(tokens, heads, dim, dtype=query.dtype, device=query.device)
-        merge_parts[(tokens, heads)](
-            partial_out,
-            partial_lse,
-            sinks if sinks is not None else partial_lse,
-            out,
-            tokens,
-            heads,
-            plan.parts,
-            DIM=dim,
-            BLOCK_D=block_dim,
-            SINKS=sinks is not None,
-        )
+        if len(plan.merges):
+            merge_parts[(len(plan.merges), heads)](
+                partial_out, partial_lse, given, out, plan.merges, BLOCK_P=16, **constants
+            )
         return out
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """How a program goes through its keys: so many at once, by so many warps, loaded so far ahead.
+
+    Compiled for an H200 these need neither more shared memory than a program may have nor, but
+    for 256 dimensions in float32, more registers.
+    """
+
+    keys: int
+    warps: int
+    stages: int
+
+    @classmethod
+    def of(cls, block_dim: int, dtype: torch.dtype) -> _Tile:
+        row_bytes = block_dim * dtype.itemsize
+        return cls(
+            keys=32 if dtype == torch.float32 else 64,
+            warps=8 if block_dim >= 256 else 4,
+            stages=3 if row_bytes <= 256 else 2 if row_bytes <= 512 else 1,
+        )
+
+
+def _offsets(sizes: Sequence[int]) -> list[int]:
+    """Where each array begins, and the end of the last."""
+    return list(itertools.accumulate((-(-n // _ALIGNED) * _ALIGNED for n in sizes), initial=0))
+
+
+def _pack(items: WorkItems, host: np.ndarray, sizes: Sequence[int]) -> None:
+    for array, at in zip(items.arrays(), _offsets(sizes), strict=False):
+        host[at : at + array.size] = array.ravel()
+
+
+def _view(buffer: torch.Tensor, sizes: Sequence[int], parts: int, window: int | None) -> TritonPlan:
+    pieces = [buffer[at : at + n] for at, n in zip(_offsets(sizes), sizes, strict=False)]
+    few, many, merges, *others = pieces
+    return TritonPlan(few.view(-1, 6), many.view(-1, 6), merges.view(-1, 3), *others, parts, window)

@@ -1,4 +1,7 @@
-"""The two GPU kernels of attention; imported only where Triton is."""
+"""The two GPU kernels of attention; imported only where Triton is.
+
+Softmax is computed online, in float32 and in base 2: a log-sum-exp is a base-2 logarithm.
+"""
 
 # mypy: disable-error-code="no-untyped-def"
 
@@ -7,27 +10,33 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+# For float32: three products of tensor cores, as exact as ordinary float32 arithmetic.
+PRECISION: tl.constexpr = tl.constexpr("tf32x3")
+
 
 @triton.jit
 def attend_items(
     query,
     key_cache,
     value_cache,
+    out,
     partial_out,
     partial_lse,
+    sinks,
     items,
     tokens,
+    places,
     slots,
     positions,
     query_by_token,
     query_by_head,
     cache_by_head,
     cache_by_slot,
-    total_tokens,
-    total_heads,
     scale,
     softcap,
     window,
+    HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -35,17 +44,19 @@ def attend_items(
     BLOCK_N: tl.constexpr,
     SOFTCAP: tl.constexpr,
     WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
 ):
-    """One work item: some query tokens against some keys, for the heads of one KV head.
+    """One work item for the query heads of one KV head; see `items.py` for the arrays.
 
-    ``items`` int32[n, 6]: first token and token count (in ``tokens``), first key and key count (in
-    ``slots``), position of the first key, part.  The query heads of a KV head are rows beside each
-    other: row r is token r // GROUP, head r % GROUP.  Softmax is computed online, in float32.
+    The query heads of a KV head are rows beside each other: row r is token r // GROUP, head
+    r % GROUP.  An item without tokens is padding.
     """
     item = items + tl.program_id(0) * 6
     kv_head = tl.program_id(1)
     first_token = tl.load(item)
     token_count = tl.load(item + 1)
+    if token_count == 0:
+        return
     first_key = tl.load(item + 2)
     key_count = tl.load(item + 3)
     first_position = tl.load(item + 4)
@@ -56,56 +67,76 @@ def attend_items(
     is_row = row < token_count * GROUP
     is_dim = dim < DIM
     token = tl.load(tokens + first_token + row // GROUP, mask=is_row, other=0)
+    place = tl.load(places + first_token + row // GROUP, mask=is_row, other=-1)
     position = tl.load(positions + token, mask=is_row, other=-1)
     head = kv_head * GROUP + row % GROUP
+    q_at = token.to(tl.int64) * query_by_token + head * query_by_head
     q = tl.load(
-        query + token[:, None] * query_by_token + head[:, None] * query_by_head + dim[None, :],
-        mask=is_row[:, None] & is_dim[None, :],
-        other=0.0,
+        query + q_at[:, None] + dim[None, :], mask=is_row[:, None] & is_dim[None, :], other=0.0
     )
     largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    out = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    of_head = kv_head.to(tl.int64) * cache_by_head
     for start in range(0, key_count, BLOCK_N):
         key = start + tl.arange(0, BLOCK_N)
         is_key = key < key_count
         slot = tl.load(slots + first_key + key, mask=is_key, other=0).to(tl.int64)
-        at = kv_head.to(tl.int64) * cache_by_head + slot * cache_by_slot
+        at = of_head + slot * cache_by_slot
         k = tl.load(
             key_cache + at[None, :] + dim[:, None],
             mask=is_key[None, :] & is_dim[:, None],
             other=0.0,
         )
-        scores = tl.dot(q, k, input_precision="ieee") * scale
+        scores = tl.dot(q, k, input_precision=PRECISION) * scale
         if SOFTCAP:
             scores = softcap * (1 - 2 / (tl.exp(2 * scores / softcap) + 1))
         key_position = first_position + key
         seen = is_key[None, :] & (key_position[None, :] <= position[:, None])
         if WINDOW:
             seen = seen & (key_position[None, :] > position[:, None] - window)
-        scores = tl.where(seen, scores, float("-inf"))
+        scores = tl.where(seen, scores * LOG2_E, float("-inf"))
         larger = tl.maximum(largest, tl.max(scores, 1))
         # A row that has seen nothing yet: -inf minus -inf would be NaN.
         base = tl.where(larger == float("-inf"), 0.0, larger)
-        weights = tl.exp(scores - base[:, None])
-        shrink = tl.exp(largest - base)
+        weights = tl.exp2(scores - base[:, None])
+        shrink = tl.exp2(largest - base)
         v = tl.load(
             value_cache + at[:, None] + dim[None, :],
             mask=is_key[:, None] & is_dim[None, :],
             other=0.0,
         )
         total = total * shrink + tl.sum(weights, 1)
-        out = out * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        acc = acc * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
+        largest = larger
+
+    whole = place < 0
+    if SINKS:
+        # A logit of its own without a value; whoever merges adds it to the others.
+        sink = tl.load(sinks + head, mask=is_row, other=0.0).to(tl.float32) * LOG2_E
+        larger = tl.where(whole, tl.maximum(largest, sink), largest)
+        base = tl.where(larger == float("-inf"), 0.0, larger)
+        shrink = tl.exp2(largest - base)
+        total = total * shrink + tl.where(whole, tl.exp2(sink - base), 0.0)
+        acc = acc * shrink[:, None]
         largest = larger
     nothing = total == 0.0
-    out = out / tl.where(nothing, 1.0, total)[:, None]
-    lse = tl.where(nothing, float("-inf"), largest + tl.log(tl.where(nothing, 1.0, total)))
-    at = (part * total_tokens + token) * total_heads + head
-    tl.store(partial_lse + at, lse, mask=is_row)
+    divisor = tl.where(nothing, 1.0, total)
+    acc = acc / divisor[:, None]
+    out_at = (token.to(tl.int64) * HEADS + head) * DIM
     tl.store(
-        partial_out + at[:, None].to(tl.int64) * DIM + dim[None, :],
-        out,
-        mask=is_row[:, None] & is_dim[None, :],
+        out + out_at[:, None] + dim[None, :],
+        acc.to(out.dtype.element_ty),
+        mask=(is_row & whole)[:, None] & is_dim[None, :],
+    )
+    lse = tl.where(nothing, float("-inf"), largest + tl.log2(divisor))
+    partial_at = (place + part).to(tl.int64) * HEADS + head
+    is_part = is_row & (place >= 0)
+    tl.store(partial_lse + partial_at, lse, mask=is_part)
+    tl.store(
+        partial_out + partial_at[:, None] * DIM + dim[None, :],
+        acc,
+        mask=is_part[:, None] & is_dim[None, :],
     )
 
 
@@ -115,38 +146,48 @@ def merge_parts(
     partial_lse,
     sinks,
     out,
-    total_tokens,
-    total_heads,
-    parts,
+    merges,
+    HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    BLOCK_P: tl.constexpr,
     SINKS: tl.constexpr,
 ):
-    """Merge a token's partial results of one head by their log-sum-exp, in float32.
+    """Merge one token's partial results of one head by their log-sum-exp.
 
-    A part that a token doesn't have holds -inf in ``partial_lse`` and anything in ``partial_out``.
+    ``merges`` int32[m, 3]: token, first place, number of places; none is padding.
     """
-    at = tl.program_id(0).to(tl.int64) * total_heads + tl.program_id(1)
+    merge = merges + tl.program_id(0) * 3
+    head = tl.program_id(1)
+    token = tl.load(merge).to(tl.int64)
+    first = tl.load(merge + 1).to(tl.int64)
+    count = tl.load(merge + 2)
+    if count == 0:
+        return
     dim = tl.arange(0, BLOCK_D)
     is_dim = dim < DIM
     largest = tl.full([], float("-inf"), tl.float32)
     total = tl.full([], 0.0, tl.float32)
     if SINKS:
-        largest = tl.load(sinks + tl.program_id(1)).to(tl.float32)
+        largest = tl.load(sinks + head).to(tl.float32) * LOG2_E
         total = total + 1.0
     merged = tl.zeros([BLOCK_D], tl.float32)
-    for part in range(parts):
-        place = at + part * total_tokens * total_heads
-        lse = tl.load(partial_lse + place)
-        values = tl.load(partial_out + place * DIM + dim, mask=is_dim, other=0.0)
-        # Zero times whatever an absent part holds may be NaN.
-        values = tl.where(lse == float("-inf"), 0.0, values)
-        larger = tl.maximum(largest, lse)
+    for start in range(0, count, BLOCK_P):
+        part = start + tl.arange(0, BLOCK_P)
+        is_part = part < count
+        place = (first + part) * HEADS + head
+        lse = tl.load(partial_lse + place, mask=is_part, other=float("-inf"))
+        values = tl.load(
+            partial_out + place[:, None] * DIM + dim[None, :],
+            mask=is_part[:, None] & is_dim[None, :],
+            other=0.0,
+        )
+        larger = tl.maximum(largest, tl.max(lse, 0))
         base = tl.where(larger == float("-inf"), 0.0, larger)
-        shrink = tl.exp(largest - base)
-        weight = tl.exp(lse - base)
-        merged = merged * shrink + values * weight
-        total = total * shrink + weight
+        shrink = tl.exp2(largest - base)
+        weight = tl.exp2(lse - base)
+        merged = merged * shrink + tl.sum(values * weight[:, None], 0)
+        total = total * shrink + tl.sum(weight, 0)
         largest = larger
     result = merged / total
-    tl.store(out + at * DIM + dim, result.to(out.dtype.element_ty), mask=is_dim)
+    tl.store(out + (token * HEADS + head) * DIM + dim, result.to(out.dtype.element_ty), mask=is_dim)
