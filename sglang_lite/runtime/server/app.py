@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from sglang_lite.errors import SglangLiteError
@@ -54,6 +55,10 @@ BODIES = (
     TokenizeRequest,
     DetokenizeRequest,
 )
+HANDLED = (
+    *(ApiError, SglangLiteError, ValidationError),
+    *(HTTPException, ClientDisconnect, Exception),
+)
 
 
 def create_app(config: ServerConfig) -> tuple[ASGIApp, ServerContext]:
@@ -68,7 +73,7 @@ def create_app(config: ServerConfig) -> tuple[ASGIApp, ServerContext]:
     app.state.server = server
     for module in ROUTES:
         app.include_router(module.router)
-    for kind in (ApiError, SglangLiteError, ValidationError, HTTPException, Exception):
+    for kind in HANDLED:
         app.add_exception_handler(kind, handle)
     _describe(app)
     return Guard(app, server), server

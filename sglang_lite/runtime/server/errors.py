@@ -12,6 +12,8 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
 from sglang_lite.errors import (
     ConstraintError,
@@ -24,6 +26,9 @@ from sglang_lite.errors import (
 
 MAX_MESSAGE = 1000
 """Characters of one error's message: a short request must not buy a long answer."""
+
+CLIENT_GONE = 499
+"""The status, in metrics only, of a request whose client left; nobody receives it."""
 
 MAX_PARAM = 200
 MAX_ERRORS = 10
@@ -134,8 +139,10 @@ def to_api_error(error: BaseException, param: str | None = None) -> ApiError:
     return ApiError(500, "The server failed on this request; its log says why.", code=code)
 
 
-async def handle(request: Request, error: Exception) -> JSONResponse:
+async def handle(request: Request, error: Exception) -> Response:
     """The exception handler of every route."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=CLIENT_GONE)
     return to_api_error(error).response()
 
 

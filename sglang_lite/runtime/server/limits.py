@@ -32,6 +32,8 @@ BROWSER_PATHS = ("/ui", "/debug/events", "/debug/radix")
 """Where the key may come as a password, because browsers ask their users for that."""
 _BASIC = 'Basic realm="sglang_lite: any name, the API key as password", charset="UTF-8"'
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:@/?#]*))(?::[0-9]*)?")
+MAX_HEADER_BYTES = 64 * 1024
 
 
 class Guard:
@@ -51,6 +53,8 @@ class Guard:
                 return
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the connection knows, and sends no body
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
@@ -77,11 +81,13 @@ class Guard:
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Refuse what no route should see; the cheap checks of a browser's attacks come first."""
+        _check_framing(scope, headers)
         host = _host_name(headers.get("host", ""))
         if self._hosts is not None and host not in self._hosts:
             raise ApiError(
                 403,
-                f"The Host {host[:100]!r} is not served here (see --allowed-hosts).",
+                f"The Host {headers.get('host', '')[:100]!r} is not served here "
+                "(see --allowed-hosts).",
                 code="host_not_allowed",
             )
         origin = headers.get("origin")
@@ -100,7 +106,12 @@ class Guard:
 
     def _own_origin(self, origin: str, host: str) -> bool:
         allowed = self._server.config.allowed_origins
-        return "*" in allowed or origin in allowed or urlsplit(origin).netloc == host
+        if "*" in allowed or origin in allowed:
+            return True
+        try:
+            return urlsplit(origin).netloc == host
+        except ValueError:
+            return False
 
     def _check_key(self, headers: Headers, browser: bool) -> None:
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -173,6 +184,24 @@ def _is_preflight(scope: Scope, headers: Headers) -> bool:
     return scope["method"] == "OPTIONS" and "access-control-request-method" in headers
 
 
+def _check_framing(scope: Scope, headers: Headers) -> None:
+    """Refuse what another server on the way here may have read in another way."""
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+        raise ApiError(
+            431,
+            f"The headers are larger than {MAX_HEADER_BYTES} bytes.",
+            code="headers_too_large",
+            headers={"connection": "close"},
+        )
+    if "content-length" in headers and "transfer-encoding" in headers:
+        raise ApiError(
+            400,
+            "A request has a Content-Length or a Transfer-Encoding, not both.",
+            code="invalid_http",
+            headers={"connection": "close"},
+        )
+
+
 def _check_body_headers(headers: Headers, limit: int) -> None:
     length = headers.get("content-length", "")
     if length.isdigit() and int(length) > limit:
@@ -187,6 +216,9 @@ def _check_body_headers(headers: Headers, limit: int) -> None:
             f"Bodies must be 'Content-Type: application/json', not {kind[:100]!r}.",
             code="unsupported_media_type",
         )
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        text = "Bodies must not be compressed (Content-Encoding)."
+        raise ApiError(415, text, code="unsupported_media_type")
 
 
 def _too_large(limit: int) -> ApiError:
@@ -208,11 +240,10 @@ def _allowed_hosts(config: ServerConfig) -> frozenset[str] | None:
     return frozenset({*LOOPBACK, config.host.lower(), *(h.lower() for h in config.allowed_hosts)})
 
 
-def _host_name(host: str) -> str:
-    """``[::1]:80`` and ``localhost:80`` without port and brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+def _host_name(host: str) -> str | None:
+    """``[::1]:80`` and ``localhost:80`` without port and brackets; None for what is no host."""
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2]).lower() if found else None
 
 
 def _basic_password(token: str) -> str:

@@ -18,6 +18,8 @@ from starlette.types import ASGIApp
 from sglang_lite.runtime.server.app import create_app
 from sglang_lite.runtime.server.config import ServerConfig
 from sglang_lite.runtime.server.context import ServerContext
+from sglang_lite.runtime.server.http1 import Http1Protocol
+from sglang_lite.runtime.server.limits import MAX_HEADER_BYTES
 from sglang_lite.runtime.server.ports import url_of
 
 if TYPE_CHECKING:
@@ -74,12 +76,14 @@ class ServerProcess:
         self._http = HttpServer(
             uvicorn.Config(
                 app,
+                http=Http1Protocol,
+                ws="none",
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 timeout_keep_alive=KEEP_CONNECTION,
                 timeout_graceful_shutdown=5,
-                h11_max_incomplete_event_size=64 * 1024,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 server_header=False,
             )
         )

@@ -13,14 +13,12 @@ from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sglang_lite.runtime.server.errors import to_api_error
+from sglang_lite.runtime.server.errors import CLIENT_GONE, to_api_error
 
 logger = logging.getLogger("sglang_lite.server")
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
-CLIENT_GONE = 499
-"""The status in the log of a request whose client left; nobody receives it."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 

@@ -1,0 +1,239 @@
+"""HTTP itself, byte by byte: broken requests, framing that others may read differently, slow
+clients and clients that stop in the middle."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from tests.server.live import Live, hello, serving
+from tests.server.scripted import Script, ScriptedEngine
+
+BODY = json.dumps({"messages": hello()}).encode()
+CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+HOST = b"Host: localhost\r\n"
+CLOSE = b"Connection: close\r\n"
+
+
+def connect(live: Live) -> socket.socket:
+    url = httpx.URL(live.url)
+    return socket.create_connection((url.host, url.port), timeout=10)
+
+
+def post(headers: bytes, body: bytes = BODY) -> bytes:
+    line = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    return line + b"Content-Type: application/json\r\n" + headers + b"\r\n" + body
+
+
+def exchange(live: Live, data: bytes) -> bytes:
+    """Send ``data``, read until the server closes."""
+    with connect(live) as sock:
+        sock.sendall(data)
+        answer = b""
+        while piece := sock.recv(65536):
+            answer += piece
+    return answer
+
+
+def parsed(answer: bytes) -> tuple[int, dict[str, str], bytes]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    line, *fields = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value for name, _, value in (f.partition(": ") for f in fields)}
+    return int(line.split()[1]), headers, body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"hello\r\n\r\n",
+        b"GE\0T / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: other\r\n\r\n",
+        post(LENGTH + b"Content-Length: 5\r\n"),
+        post(b"Content-Length: -5\r\n"),
+        post(b"Content-Length: +5\r\n"),
+        post(b"Transfer-Encoding: xchunked\r\n", CHUNKED),
+        post(b"Transfer-Encoding: gzip, chunked\r\n", CHUNKED),
+        post(b"Transfer-Encoding : chunked\r\n", CHUNKED),
+        post(b"Transfer-Encoding: chunked\r\n", b"zz\r\nabc\r\n0\r\n\r\n"),
+        post(b"Transfer-Encoding: chunked\r\n", b"-5\r\nabc\r\n0\r\n\r\n"),
+        post(b"X-A: a\x0bb\r\n" + LENGTH),
+    ],
+)
+def test_broken_requests_get_the_error_object_and_are_cut_off(live: Live, data: bytes) -> None:
+    status, headers, body = parsed(exchange(live, data))
+    assert status == 400
+    assert headers["connection"] == "close"
+    assert headers["x-request-id"]
+    error = json.loads(body)["error"]
+    assert error["code"] == "invalid_http"
+    assert error["type"] == "invalid_request_error"
+    assert live.chat().status_code == 200
+
+
+def test_a_request_with_two_framings_is_refused_and_hides_no_other(live: Live) -> None:
+    """Length and chunks at once: a proxy before us may believe the other one."""
+    hidden = b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    answer = exchange(live, post(b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", hidden))
+    assert answer.count(b"HTTP/1.1") == 1
+    status, _, body = parsed(answer)
+    assert status == 400
+    assert json.loads(body)["error"]["code"] == "invalid_http"
+
+
+def test_well_formed_requests_in_rarer_shapes(live: Live) -> None:
+    for headers, body in (
+        (b"Transfer-Encoding: chunked\r\n", CHUNKED),
+        (b"Expect: 100-continue\r\n" + LENGTH, BODY),
+        (b"Content-Encoding: identity\r\n" + LENGTH, BODY),
+    ):
+        answer = exchange(live, post(headers + CLOSE, body))
+        assert b'"content":"Hello"' in answer
+    old = b"POST /v1/chat/completions HTTP/1.0\r\nContent-Type: application/json\r\n"
+    status, _, body = parsed(exchange(live, old + HOST + LENGTH + b"\r\n" + BODY))
+    assert status == 200
+    assert json.loads(body)["choices"][0]["message"]["content"] == "Hello"
+    two = exchange(live, post(LENGTH) + post(LENGTH + CLOSE))
+    assert two.count(b'"content":"Hello"') == 2
+
+
+def test_big_headers(live: Live) -> None:
+    for data in (
+        post(b"X-A: " + b"a" * 100_000 + b"\r\n" + LENGTH),
+        post(b"".join(b"X-%d: %s\r\n" % (i, b"a" * 90) for i in range(1000)) + LENGTH),
+    ):
+        status, headers, body = parsed(exchange(live, data))
+        assert (status, json.loads(body)["error"]["code"]) in (
+            (431, "headers_too_large"),
+            (400, "invalid_http"),
+        )
+        assert headers["connection"] == "close"
+    assert live.chat().status_code == 200
+
+
+def test_headers_without_end_are_cut_off(live: Live) -> None:
+    with connect(live) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
+        with pytest.raises(OSError):  # noqa: PT012 (the server may close at any line)
+            for _ in range(10_000):
+                sock.sendall(b"X-More: and more and more\r\n")
+                time.sleep(0.0001)
+            assert sock.recv(1000)
+            raise ConnectionResetError
+
+
+def test_compressed_bodies_are_refused(live: Live) -> None:
+    status, _, body = parsed(exchange(live, post(b"Content-Encoding: gzip\r\n" + LENGTH + CLOSE)))
+    assert status == 415
+    assert json.loads(body)["error"]["code"] == "unsupported_media_type"
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/metrics", "/ui"])
+def test_head_is_get_without_its_body(live: Live, path: str) -> None:
+    head, full = live.http.head(path), live.http.get(path)
+    assert head.status_code == full.status_code == 200
+    assert head.content == b""
+    if path != "/metrics":
+        assert head.headers["content-length"] == full.headers["content-length"]
+
+
+@pytest.mark.parametrize("host", ["localhost:80@evil", "localhost:8x", "[::1", "a/localhost", ""])
+def test_what_is_no_host(live: Live, host: str) -> None:
+    data = f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+    status, _, body = parsed(exchange(live, data))
+    assert status == 403
+    assert json.loads(body)["error"]["code"] == "host_not_allowed"
+
+
+@pytest.mark.parametrize("origin", ["http://[", "null", "http://evil", "//localhost"])
+def test_what_is_no_origin_of_ours(live: Live, origin: str) -> None:
+    response = live.http.get("/v1/models", headers={"origin": origin})
+    assert response.status_code == 403
+    assert response.json()["error"]["code"] == "origin_not_allowed"
+
+
+def test_a_client_that_leaves_in_its_body_is_no_failure_of_ours(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        for headers in (b"Content-Length: 1000\r\n", b"Transfer-Encoding: chunked\r\n"):
+            with connect(live) as sock:
+                sock.sendall(post(headers, b"3e8\r\n" + BODY))
+                time.sleep(0.05)
+        time.sleep(0.1)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert 'status="499"' in live.http.get("/metrics").text
+    assert live.engine.requests == []
+
+
+def test_slow_senders_wait_alone(live: Live) -> None:
+    """A body that comes byte by byte, and requests that never end, delay nobody."""
+    unfinished = [connect(live) for _ in range(50)]
+    for sock in unfinished:
+        sock.sendall(post(b"Content-Length: 1000\r\n", b"{"))
+    with connect(live) as sock:
+        data = post(LENGTH + CLOSE)
+        for place in range(0, len(data), 7):
+            sock.sendall(data[place : place + 7])
+        assert live.chat().status_code == 200
+        assert b'"content":"Hello"' in sock.recv(65536)
+    for sock in unfinished:
+        sock.close()
+
+
+def stalled(live: Live, **body: object) -> socket.socket:
+    """A client that asks for a stream and then reads nothing."""
+    data = json.dumps({"messages": hello("long"), "stream": True, **body}).encode()
+    sock = socket.socket()
+    sock.settimeout(10)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    url = httpx.URL(live.url)
+    sock.connect((url.host, url.port))
+    sock.sendall(post(b"Content-Length: %d\r\n" % len(data) + CLOSE, data))
+    return sock
+
+
+def test_a_reader_that_stops_blocks_nobody_and_loses_nothing() -> None:
+    long = Script(tuple("x" * 100 for _ in range(100)))
+    engine = ScriptedEngine(lambda request, prompt: long if "long" in prompt else Script())
+    with serving(engine) as live:
+        with stalled(live, n=2, logprobs=True, top_logprobs=20) as sock:
+            end = time.monotonic() + 10
+            while not live.process.server.running or engine.live:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            # The engine is done with it although nobody reads; others are served meanwhile.
+            for _ in range(5):
+                assert live.chat().status_code == 200
+            assert len(live.process.server.running) == 1
+            answer = b""
+            while piece := sock.recv(1 << 20):
+                answer += piece
+        texts = re.findall(rb'"delta":{"content":"(x+)"}', answer)
+        assert sum(map(len, texts)) == 2 * 4096
+        assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        assert len(answer) > 8_000_000
+        assert live.process.server.running == set()
+
+
+def test_a_reader_that_stops_and_leaves_is_aborted() -> None:
+    script = Script(tuple("x" * 1000 for _ in range(5)), gate=threading.Event())
+    engine = ScriptedEngine(script)
+    with serving(engine) as live:
+        with stalled(live, logprobs=True, top_logprobs=20):
+            end = time.monotonic() + 5
+            while not engine.live:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            time.sleep(0.1)
+        assert engine.wait_idle(1.0)
+        assert engine.aborted
