@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
        $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --constraint constraints.txt
 
-.PHONY: demo test check lint format types clients soak bench clean
+.PHONY: demo test check lint format types clients parity soak bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/sglang-lite demo
@@ -32,6 +32,10 @@ format: $(VENV)/.installed-dev
 clients: $(VENV)/.installed-dev
 	$(PIP) --editable '.[clients]'
 	$(BIN)/python -m pytest tests/clients
+
+# 20 prompts of 200 tokens against transformers in every way to compute them: a quarter of an hour.
+parity: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest tests/runtime/test_parity.py -m 'slow or not slow'
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/soak.py --minutes 10
