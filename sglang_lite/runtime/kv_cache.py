@@ -31,7 +31,7 @@ class KVCache:
         self.slots = slots
         self.device = torch.device(device)
         self.keys, self.values = (
-            [_zeros((heads, slots, dim), dtype, self.device) for heads, dim in shapes]
+            [_zeros((heads, slots + 1, dim), dtype, self.device) for heads, dim in shapes]
             for _ in range(2)
         )
 
@@ -41,6 +41,11 @@ class KVCache:
         """Store ``key`` and ``value`` ``[T, kv_heads, head_dim]`` of new tokens at ``slots[T]``."""
         self.keys[layer].index_copy_(1, slots, key.transpose(0, 1))
         self.values[layer].index_copy_(1, slots, value.transpose(0, 1))
+
+    @property
+    def scratch_slot(self) -> int:
+        """One slot beyond the others, that rows which only fill up a batch may write and read."""
+        return self.slots
 
     def gather(self, slots: np.ndarray) -> torch.Tensor:
         """All layers' keys and values of some slots: ``[n, width]`` on the device, a row each."""
@@ -73,7 +78,7 @@ class KVCache:
     @property
     def bytes_per_slot(self) -> int:
         """Size in bytes of one token's keys and values over all layers."""
-        return self.nbytes // self.slots
+        return self.nbytes // (self.slots + 1)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

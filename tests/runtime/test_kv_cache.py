@@ -10,7 +10,7 @@ from sglang_lite.runtime.kv_cache import ALIGNMENT, KVCache
 
 def test_shapes_zeros_and_alignment():
     cache = KVCache([(3, 64), (1, 16)], 100, torch.bfloat16)
-    assert [tuple(keys.shape) for keys in cache.keys] == [(3, 100, 64), (1, 100, 16)]
+    assert [tuple(keys.shape) for keys in cache.keys] == [(3, 101, 64), (1, 101, 16)]
     for tensor in (*cache.keys, *cache.values):
         assert tensor.dtype is torch.bfloat16
         assert not tensor.any()
@@ -24,7 +24,7 @@ def test_a_written_slot_holds_what_was_written_and_no_other_does():
     cache.write(0, torch.tensor([5, 1]), key, value)
     assert torch.equal(cache.keys[0][:, 5], key[0])
     assert torch.equal(cache.values[0][:, 1], value[1])
-    assert not cache.keys[0][:, [0, 2, 3, 4, 6, 7]].any()
+    assert not cache.keys[0][:, [0, 2, 3, 4, 6, 7, cache.scratch_slot]].any()
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")

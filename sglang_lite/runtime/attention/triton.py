@@ -76,14 +76,20 @@ class TritonAttention:
         _pack(items, host, sizes)
         return _view(send(host, self.device), sizes, items.parts, window)
 
-    def static_plan(self, rows: int, window: int | None, slots: int) -> StaticPlan:
-        """An empty plan for ``rows`` decoding rows that read at most ``slots`` keys in all."""
+    def static_plan(
+        self, rows: int, window: int | None, slots: int, buffer: torch.Tensor | None = None
+    ) -> StaticPlan:
+        """An empty plan for ``rows`` decoding rows that read at most ``slots`` keys in all.
+
+        ``buffer``: that of a plan for more rows, if only one of the two is in use at a time.
+        """
         split = -(-PROGRAMS // self.kv_heads)
         tokens = 4 * rows
         shared = 0 if rows * self.group <= FEW_ROWS else split + rows
         parts = 4 * rows + 2 * split
         sizes = (6 * (split + 2 * rows), 6 * shared, 3 * rows, rows, tokens, tokens, slots)
-        buffer = torch.zeros(_offsets(sizes)[-1], dtype=torch.int32, device=self.device)
+        if buffer is None:
+            buffer = torch.zeros(_offsets(sizes)[-1], dtype=torch.int32, device=self.device)
         return StaticPlan(_view(buffer, sizes, parts, window), rows, buffer, sizes)
 
     def fill(self, static: StaticPlan, rows: Sequence[Row]) -> bool:
@@ -209,5 +215,6 @@ def _pack(items: WorkItems, host: np.ndarray, sizes: Sequence[int]) -> None:
 
 def _view(buffer: torch.Tensor, sizes: Sequence[int], parts: int, window: int | None) -> TritonPlan:
     pieces = [buffer[at : at + n] for at, n in zip(_offsets(sizes), sizes, strict=False)]
-    few, many, merges, *others = pieces
-    return TritonPlan(few.view(-1, 6), many.view(-1, 6), merges.view(-1, 3), *others, parts, window)
+    few, many, merges, positions, tokens, places, slots = pieces
+    tables = few.view(-1, 6), many.view(-1, 6), merges.view(-1, 3)
+    return TritonPlan(*tables, positions, tokens, places, slots, parts, window)
