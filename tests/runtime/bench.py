@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -97,4 +98,9 @@ def expect_alone(request: Request, slots: int) -> None:
 
 
 def without_eos(prompt: list[int], count: int) -> list[int]:
-    return expected_greedy(prompt, count, NO_EOS)
+    return list(_without_eos(tuple(prompt), count))
+
+
+@functools.lru_cache(maxsize=4096)
+def _without_eos(prompt: tuple[int, ...], count: int) -> list[int]:
+    return expected_greedy(list(prompt), count, NO_EOS)

@@ -9,16 +9,27 @@ from tests.runtime.bench import Bench, outputs, reason, without_eos
 
 pytestmark = pytest.mark.usefixtures("both_schedules")
 
-EDGES = (1, 7, 8, 9, 15, 16, 17, 38, 39, 40)
+EDGES = (1, 7, 8, 9, 16, 17, 30, 31, 39, 40, 41)
+CONTEXT = 41
 STATES = ("waiting", "first chunk", "last chunk", "decode", "with the end")
 
 
-@pytest.mark.parametrize("pool", [48, 400])
+@pytest.mark.parametrize(
+    ("pool", "host"),
+    [(30, False), (48, False), (48, True), (400, False)],
+    ids=["too small", "tight", "tight with a host tier", "ample"],
+)
 @pytest.mark.parametrize("hit", ["none", "partial", "full"])
 @pytest.mark.parametrize("state", [None, *STATES])
-def test_every_edge_in_every_state(pool: int, hit: str, state: str | None) -> None:
+def test_every_edge_in_every_state(pool: int, host: bool, hit: str, state: str | None) -> None:
     for length in EDGES:
-        bench = Bench(pool, context_length=41, chunked_prefill_size=8, max_running_requests=3)
+        bench = Bench(
+            pool,
+            CONTEXT,
+            chunked_prefill_size=8,
+            max_running_requests=3,
+            enable_hierarchical_cache=host,
+        )
         prompt = [(i * i + 3) % 90 for i in range(length)]
         if hit != "none":
             cached = prompt if hit == "full" else prompt[: length // 2 + 1]
@@ -29,8 +40,10 @@ def test_every_edge_in_every_state(pool: int, hit: str, state: str | None) -> No
         abort_at(bench, request, state)
         bench.drain()
         for each in (request, *others):
-            limit = min(each.params.max_new_tokens or 0, 41 - each.prompt_len)
-            assert outputs(each) == without_eos(list(each.source.input_ids), 50)[: each.output_len]
+            # The last token of a sequence needs no slot.
+            room = max(min(CONTEXT, pool + 1) - each.prompt_len, 0)
+            limit = min(each.params.max_new_tokens or 0, room)
+            assert outputs(each) == without_eos(list(each.source.input_ids), 12)[: each.output_len]
             if reason(each) != "abort":
                 assert each.output_len == limit
         assert bench.core.flush_cache()
