@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_lite.constraint import Constraint, constraint_from_fields
+from sglang_lite.constraint import CONSTRAINT_FIELDS, Constraint, constraint_from_fields
 from sglang_lite.errors import InvalidRequest
 
 GREEDY_BELOW = 1e-5
@@ -19,7 +19,6 @@ MAX_STOPS = 32
 MAX_N = 64
 
 _INT = "an integer"
-_CONSTRAINT_FIELDS = ("json_schema", "regex", "ebnf", "lark", "choices", "structural_tag")
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,10 @@ class SamplingParams:
         """Make one from SGLang's ``sampling_params`` dict.
 
         None counts as not given.  Constraints are given as ``json_schema``, ``regex``, ``ebnf``,
-        ``lark``, ``choices`` or ``structural_tag``; ``sampling_seed`` and ``max_tokens`` are
-        accepted as other names of ``seed`` and ``max_new_tokens``.  An unknown name raises
-        :class:`InvalidRequest` with the nearest known one.
+        ``lark``, ``choices`` or ``structural_tag`` (with ``json_options`` and ``prefix``, see
+        :func:`~sglang_lite.constraint.constraint_from_fields`); ``sampling_seed`` and
+        ``max_tokens`` are accepted as other names of ``seed`` and ``max_new_tokens``.  An unknown
+        name raises :class:`InvalidRequest` with the nearest known one.
         """
         given = {name: value for name, value in (fields or {}).items() if value is not None}
         for alias, name in _ALIASES.items():
@@ -114,7 +114,7 @@ class SamplingParams:
                     raise InvalidRequest(alias, given[alias], f"only one of {alias} and {name}")
                 given[name] = given.pop(alias)
         constraint = constraint_from_fields(
-            **{name: given.pop(name) for name in _CONSTRAINT_FIELDS if name in given}
+            **{name: given.pop(name) for name in CONSTRAINT_FIELDS if name in given}
         )
         if constraint is not None:
             if given.get("constraint") is not None:
@@ -122,7 +122,7 @@ class SamplingParams:
             given["constraint"] = constraint
         for name in given:
             if name not in FIELD_NAMES:
-                near = difflib.get_close_matches(name, [*FIELD_NAMES, *_CONSTRAINT_FIELDS], 1)
+                near = difflib.get_close_matches(name, [*FIELD_NAMES, *CONSTRAINT_FIELDS], 1)
                 hint = f"did you mean {near[0]}?" if near else "no parameter has this name"
                 raise InvalidRequest(name, given[name], hint)
         return cls(**given)

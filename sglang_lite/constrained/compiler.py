@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sglang_lite.constrained import analysis, budget, ir
@@ -20,6 +20,7 @@ from sglang_lite.constraint import (
     Constraint,
     Grammar,
     JsonSchema,
+    Prefixed,
     PropertyOrder,
     Regex,
     StructuralTag,
@@ -160,7 +161,7 @@ class GrammarCompiler:
 
         Raises :class:`ConstraintError` (its subclasses say what is wrong where).
         """
-        return self._cached(constraint, "error", None)
+        return self._cached(constraint, "error")
 
     def compile_regex(self, pattern: str) -> CompiledGrammar:
         """The whole text matches ``pattern`` (Python's syntax)."""
@@ -191,8 +192,9 @@ class GrammarCompiler:
             max_whitespace=max_whitespace,
             additional_properties=additional_properties,
             max_digits=max_digits,
+            separators=separators,
         )
-        return self._cached(spec, on_unsupported, separators)
+        return self._cached(spec, on_unsupported)
 
     def compile_choice(self, choices: Iterable[str]) -> CompiledGrammar:
         """The text is one of ``choices``."""
@@ -221,13 +223,8 @@ class GrammarCompiler:
 
     # -- cache -----------------------------------------------------------------------------------
 
-    def _cached(
-        self,
-        constraint: Constraint,
-        on_unsupported: OnUnsupported,
-        separators: tuple[str, str] | None,
-    ) -> CompiledGrammar:
-        key = (constraint, on_unsupported, separators)
+    def _cached(self, constraint: Constraint, on_unsupported: OnUnsupported) -> CompiledGrammar:
+        key = (constraint, on_unsupported)
         with self._lock:
             found = self._cache.get(key)
             if found is not None:
@@ -240,7 +237,7 @@ class GrammarCompiler:
                 with self._lock:
                     found = self._cache.get(key)
                 if found is None:
-                    found = self._compile(constraint, on_unsupported, separators)
+                    found = self._compile(constraint, on_unsupported)
         finally:
             with self._lock:
                 self._busy.pop(key, None)
@@ -258,12 +255,7 @@ class GrammarCompiler:
             _, oldest = self._cache.popitem(last=False)
             total -= oldest.memory_size_bytes
 
-    def _compile(
-        self,
-        constraint: Constraint,
-        on_unsupported: OnUnsupported,
-        separators: tuple[str, str] | None,
-    ) -> CompiledGrammar:
+    def _compile(self, constraint: Constraint, on_unsupported: OnUnsupported) -> CompiledGrammar:
         size = _source_bytes(constraint)
         if size > self.limits.source_bytes:
             raise GrammarTooComplex(
@@ -271,7 +263,7 @@ class GrammarCompiler:
             )
         try:
             with budget.time_limit(self.limits.seconds):
-                language = _lower(constraint, on_unsupported, separators)
+                language = _lower(constraint, on_unsupported)
                 try:
                     return CompiledGrammar(self.vocabulary, language, self.limits)
                 except ConstraintError:
@@ -284,6 +276,8 @@ class GrammarCompiler:
 
 
 def _source_bytes(constraint: Constraint) -> int:
+    if isinstance(constraint, Prefixed):
+        return len(constraint.prefix) + _source_bytes(constraint.constraint)
     if isinstance(constraint, Regex):
         return len(constraint.pattern)
     if isinstance(constraint, JsonSchema):
@@ -293,14 +287,12 @@ def _source_bytes(constraint: Constraint) -> int:
     return len(constraint.text if isinstance(constraint, Grammar) else constraint.spec)
 
 
-def _lower(
-    constraint: Constraint, on_unsupported: OnUnsupported, separators: tuple[str, str] | None
-) -> ir.Language:
+def _lower(constraint: Constraint, on_unsupported: OnUnsupported) -> ir.Language:
     """Ask the front end; imported late, so that a process pays for those that it uses."""
     if isinstance(constraint, JsonSchema):
         from sglang_lite.constrained.json_schema import lower_json_schema
 
-        return lower_json_schema(constraint, separators=separators, on_unsupported=on_unsupported)
+        return lower_json_schema(constraint, on_unsupported=on_unsupported)
     if isinstance(constraint, Regex):
         from sglang_lite.constrained.regex import lower_regex
 
@@ -317,5 +309,8 @@ def _lower(
         from sglang_lite.constrained.structural_tag import lower_structural_tag
 
         return lower_structural_tag(constraint.spec)
-    accepted = "Regex, JsonSchema, Choice, Grammar or StructuralTag"  # type: ignore[unreachable]
+    if isinstance(constraint, Prefixed):
+        inner = _lower(constraint.constraint, on_unsupported)
+        return replace(inner, root=ir.sequence(ir.literal(constraint.prefix), inner.root))
+    accepted = "one of the kinds of Constraint"  # type: ignore[unreachable]
     raise InvalidRequest("constraint", constraint, accepted)

@@ -13,9 +13,9 @@ from sglang_lite.errors import BackendError
 from sglang_lite.lang.backends.lowering import check_answer
 from sglang_lite.lang.choices import logprobs_of, mean, softmax
 from sglang_lite.lang.events import TextEvent, UsageEvent, VariableDelta, VariableEnd
-from sglang_lite.lang.healing import heal
 from sglang_lite.lang.nodes import Gen, LogprobOptions, Select
 from sglang_lite.lang.reasoning import ReasoningSplitter
+from sglang_lite.lang.seams import align, heal
 from sglang_lite.lang.variable import Sample, Variable
 from sglang_lite.outputs import RequestOutput, TokenLogprob
 from sglang_lite.sampling_params import SamplingParams
@@ -34,10 +34,8 @@ async def run_gen(executor: Executor, node: Gen, variables: tuple[Variable, ...]
     params = await resolve(executor, node)
     options = LogprobOptions(**{**run.logprob_fields, **node.logprobs})
     literal = await executor.transcript.prompt(run.backend, node.name)
-    healed = heal(run.backend, node, literal, params.constraint)
-    prompt = healed.prompt
-    if healed.text:
-        params = params.replace(constraint=healed.constraint)
+    healed = await heal(run.backend, node, literal, params)
+    prompt, params = healed.prompt, healed.params
     samples = [Sample() for _ in range(params.n)]
     tell = _Telling(executor, node, params.n)
     stream = run.backend.stream(prompt, params, options)
@@ -70,7 +68,7 @@ async def run_gen(executor: Executor, node: Gen, variables: tuple[Variable, ...]
         variables[1].resolve(thoughts, many=params.n > 1)
         executor.emit(VariableEnd(executor.path, variables[1].name, variables[1].text))
     else:
-        ids, rest = run.backend.align(first.token_ids, healed.text + first.text)
+        ids, rest = await align(run.backend, first.token_ids, healed.text + first.text)
         aligned = first.text[: len(first.text) - len(rest)]
         transcript = executor.transcript
         transcript.append_generated(

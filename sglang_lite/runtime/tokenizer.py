@@ -166,6 +166,11 @@ class Tokenizer:
         """The tokens that no plain text can become: text to id."""
         return self._control
 
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """The ids that say something else than text: control tokens and ends of a text."""
+        return frozenset({*self._control.values(), *self.special_ids, *self.eos_token_ids})
+
     def _render(
         self, messages: Sequence[Mapping[str, Any]], **options: Any
     ) -> list[tuple[str, bool]]:

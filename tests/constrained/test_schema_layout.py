@@ -40,16 +40,16 @@ def test_only_the_four_characters_of_json():
 
 
 def test_separators_fix_the_layout():
-    language = lower_json_schema(JsonSchema.of(PAIR), separators=(", ", ": "))
+    language = lower_json_schema(JsonSchema.of(PAIR, separators=(", ", ": ")))
     assert accepts(language, '{"a": 1, "b": [1, 2]}')
     for text in ('{"a":1}', '{"a": 1,"b": []}', '{ "a": 1}', '{"a": 1, "b": [1,2]}'):
         assert not accepts(language, text)
 
 
-@pytest.mark.parametrize("separators", [("", ":"), (",", ""), (",x", ":"), (",", "::")])
+@pytest.mark.parametrize("separators", ["", (",",), ("", ":"), (",", ""), (",x", ":"), (",", "::")])
 def test_separators_are_json(separators):
     with pytest.raises(InvalidRequest, match="separators"):
-        lower_json_schema(JsonSchema.of(PAIR), separators=separators)
+        JsonSchema.of(PAIR, separators=separators)
 
 
 def test_schema_order():

@@ -272,4 +272,20 @@ def test_healing_free_text_and_its_limits(engine):
 
     assert program.run(backend=engine)["x"].startswith("//")
     with pytest.raises(sgl.ProgramError, match="heal"):
-        program.run(backend=engine, sampling={"json_schema": {"type": "object"}})
+        program.run(backend=sgl.Fuzz())
+
+
+def test_the_seam_to_json_is_healed(engine):
+    @sgl.function
+    def program(s):
+        s += "Tom is 41 years old.\nAge: "
+        s += sgl.gen("age", type=int, ge=0, le=130, temperature=0)
+        s += "\nAs JSON: " + sgl.gen("json", json_schema={"const": "age"}, temperature=0)
+
+    state = program.run(backend=engine)
+    age = state.raw("age")
+    assert state.text().endswith(f'\nAge: {age}\nAs JSON: "age"')
+    ids = state._executor.transcript.ids
+    for text in (f"Age: {age}", 'As JSON: "age'):  # as the model has learnt them
+        inside = engine.tokenizer.encode("\n" + text)[1:]
+        assert any(ids[at : at + len(inside)] == inside for at in range(len(ids)))

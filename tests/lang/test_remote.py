@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 import sglang_lite as sgl
-from sglang_lite.constraint import Choice, Grammar, JsonSchema, Regex
+from sglang_lite.constraint import Choice, Grammar, JsonSchema, Prefixed, Regex, StructuralTag
 from sglang_lite.errors import BackendError
 from sglang_lite.lang.backends.lowering import check_answer, openai_params, sglang_params
+from sglang_lite.runtime.server.schemas.constraints import JsonStyle, native_constraint
 from sglang_lite.sampling_params import SamplingParams
 
 
@@ -159,6 +161,76 @@ def test_sglangs_words():
     assert schema["properties"]["a"]["additionalProperties"] is False
     with pytest.raises(sgl.NotSupported, match="Lark"):
         sglang_params(SamplingParams(constraint=Grammar("start: A", "lark")))
+
+
+CONSTRAINTS = [
+    Regex("a+"),
+    Choice(("a.", "b")),
+    Grammar("root ::= 'a'"),
+    Grammar('start: "a"', "lark"),
+    JsonSchema.of({"type": "integer"}),
+    JsonSchema.of(
+        {"type": "object"},
+        property_order="any",
+        max_whitespace=2,
+        additional_properties=False,
+        max_digits=9,
+        separators=(", ", ": "),
+    ),
+    Prefixed(" ", JsonSchema.of({"type": "integer"}, max_digits=3)),
+    StructuralTag.of({"type": "regex", "pattern": "a"}),
+]
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS, ids=repr)
+def test_every_parameter_comes_through_to_a_server_of_ours(constraint):
+    params = SamplingParams(
+        max_new_tokens=7,
+        min_new_tokens=2,
+        n=2,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=5,
+        min_p=0.1,
+        frequency_penalty=0.2,
+        presence_penalty=0.3,
+        repetition_penalty=1.1,
+        stop=("a", "b"),
+        stop_token_ids=(3,),
+        stop_regex=("x+",),
+        no_stop_trim=True,
+        ignore_eos=True,
+        skip_special_tokens=False,
+        spaces_between_special_tokens=False,
+        seed=11,
+        logit_bias={5: 1.0},
+        constraint=constraint,
+    )
+    defaults = SamplingParams()
+    assert all(getattr(params, name) != getattr(defaults, name) for name in vars(defaults))
+    sent = json.loads(json.dumps(sglang_params(params, ours=True)))
+    style = JsonStyle(max_digits=40)
+    wire = native_constraint(sent, style)
+    assert SamplingParams.from_dict(sent).replace(constraint=wire.constraint) == styled(
+        params, style
+    )
+
+
+def test_no_limit_is_no_limit_on_a_server():
+    params = SamplingParams(max_new_tokens=None)
+    assert sglang_params(params)["max_new_tokens"] is None
+    assert sglang_params(params, ours=True)["max_new_tokens"] > 1_000_000
+    assert "max_completion_tokens" not in openai_params(params, "openai", chat=True)
+    with pytest.raises(sgl.NotSupported, match="max_new_tokens"):
+        openai_params(params, "vllm", chat=False)
+
+
+def styled(params, style):
+    """With the server's cap of digits where the constraint has none."""
+    constraint = params.constraint
+    if isinstance(constraint, JsonSchema) and constraint.max_digits is None:
+        return params.replace(constraint=replace(constraint, max_digits=style.max_digits))
+    return params
 
 
 def test_dialects_of_openais_api():

@@ -51,6 +51,7 @@ class ByteTokenizer:
     special_ids = (256, 257)
     named_tokens = {"eos_token": "<|end|>"}
     control_tokens = {"<|end|>": 256, "<|start|>": 257}
+    control_ids = frozenset({256, 257})
 
     def __init__(self) -> None:
         self.vocabulary = SimpleNamespace(token_bytes=TOKEN_BYTES, size=VOCAB)

@@ -5,7 +5,14 @@ import json
 import pydantic
 import pytest
 
-from sglang_lite.constraint import Choice, JsonSchema, StructuralTag, constraint_from_fields
+from sglang_lite.constraint import (
+    Choice,
+    JsonSchema,
+    Prefixed,
+    Regex,
+    StructuralTag,
+    constraint_from_fields,
+)
 from sglang_lite.errors import InvalidRequest, InvalidSchema
 
 
@@ -55,3 +62,28 @@ def test_choices_are_a_list_of_texts(bad):
 def test_constraints_are_hashable():
     values = {Choice(("a",)), JsonSchema("{}"), StructuralTag.of({"triggers": []})}
     assert len(values) == 3
+
+
+def test_options_and_a_prefix_come_with_a_constraint():
+    options = {"max_whitespace": 1, "separators": [", ", ": "]}
+    found = constraint_from_fields(json_schema="true", json_options=options, prefix=" ")
+    assert found == Prefixed(" ", JsonSchema("true", max_whitespace=1, separators=(", ", ": ")))
+    assert constraint_from_fields(regex="a", prefix="") == Regex("a")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prefix": " "},
+        {"prefix": 3, "regex": "a"},
+        {"json_options": {"max_digits": 3}},
+        {"json_options": {"max_digits": 3}, "regex": "a"},
+        {"json_options": {"schema": "true"}, "json_schema": "true"},
+        {"json_options": ["max_digits"], "json_schema": "true"},
+        {"json_options": {"additional_properties": "no"}, "json_schema": "true"},
+        {"json_options": {"separators": 5}, "json_schema": "true"},
+    ],
+)
+def test_options_and_prefixes_that_cannot_be_obeyed_are_refused(fields):
+    with pytest.raises(InvalidRequest, match=r"prefix|json_options|properties|separators"):
+        constraint_from_fields(**fields)

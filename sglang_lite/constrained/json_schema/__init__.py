@@ -23,15 +23,12 @@ __all__ = ["lower_json_schema"]
 def lower_json_schema(
     spec: JsonSchema,
     *,
-    separators: tuple[str, str] | None = None,
     on_unsupported: Literal["error", "warn"] = "error",
 ) -> ir.Language:
     """The texts that satisfy ``spec``: a subset of the schema's language, and documented spellings.
 
-    ``separators`` fixes the texts between items and between key and value, with no other
-    whitespace, in place of ``spec.max_whitespace``.  With ``on_unsupported="warn"`` a keyword that
-    cannot be enforced is left out and named in the result's ``warnings``, where notes about
-    ignored keywords stand in any case.
+    With ``on_unsupported="warn"`` a keyword that cannot be enforced is left out and named in the
+    result's ``warnings``, where notes about ignored keywords stand in any case.
 
     Raises :class:`~sglang_lite.errors.InvalidSchema` (malformed), its subclass
     :class:`~sglang_lite.errors.UnsatisfiableSchema` (nothing fits),
@@ -43,7 +40,7 @@ def lower_json_schema(
     normaliser = Normaliser(Document(spec.schema), warn=on_unsupported == "warn")
     lowering = Lowering(
         normaliser,
-        syntax(spec.max_whitespace, separators),
+        syntax(spec.max_whitespace, spec.separators),
         property_order=spec.property_order,
         additional_properties=spec.additional_properties,
         max_digits=spec.max_digits,

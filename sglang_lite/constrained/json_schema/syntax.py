@@ -7,9 +7,6 @@ from functools import lru_cache
 
 from sglang_lite.constrained import ir
 from sglang_lite.constrained.json_string import whitespace
-from sglang_lite.errors import InvalidRequest
-
-_WHITESPACE = frozenset(" \t\n\r")
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ def syntax(max_whitespace: int, separators: tuple[str, str] | None = None) -> Sy
         colon = ir.sequence(gap, ir.literal(":"), gap)
     else:
         gap = ir.EMPTY
-        comma, colon = (ir.literal(text) for text in _checked(separators))
+        comma, colon = map(ir.literal, separators)
     return Syntax(
         ir.sequence(ir.literal("{"), gap),
         ir.sequence(gap, ir.literal("}")),
@@ -46,12 +43,3 @@ def syntax(max_whitespace: int, separators: tuple[str, str] | None = None) -> Sy
         colon,
         comma,
     )
-
-
-def _checked(separators: tuple[str, str]) -> tuple[str, str]:
-    for text, mark in zip(separators, (",", ":"), strict=True):
-        if text.count(mark) != 1 or set(text) - _WHITESPACE - {mark}:
-            raise InvalidRequest(
-                "separators", separators, "a comma and a colon, each with JSON whitespace only"
-            )
-    return separators

@@ -58,7 +58,7 @@ class Backend(ABC):
     """False for servers that may ignore a constraint: their answers are checked."""
 
     heals: bool = False
-    """True where prompts are token ids and every token's text is known."""
+    """True where prompts are token ids and a constraint may have a prefix."""
 
     chat_template: ChatTemplate | None = None
 
@@ -69,12 +69,15 @@ class Backend(ABC):
         """
         return None
 
-    def align(self, token_ids: Sequence[int], text: str) -> tuple[tuple[int, ...], str]:
-        """The longest prefix of the ids whose text begins ``text``, and the text left over."""
-        return (), text
+    async def pieces(self, token_ids: Sequence[int]) -> list[bytes] | None:
+        """The bytes that each token adds to a text, none for control tokens.
+
+        None: no tokenizer here.
+        """
+        return None
 
     def control_ids(self) -> frozenset[int]:
-        """The ids of control tokens."""
+        """The ids that say something else than text, such as the end of a turn."""
         return frozenset()
 
     def template(self) -> ChatTemplate:

@@ -85,9 +85,9 @@ class Cassette(Backend):
         """As the recorded backend does."""
         return None if self._inner is None else await self._inner.encode(pieces, start=start)
 
-    def align(self, token_ids: Sequence[int], text: str) -> tuple[tuple[int, ...], str]:
+    async def pieces(self, token_ids: Sequence[int]) -> list[bytes] | None:
         """As the recorded backend does."""
-        return ((), text) if self._inner is None else self._inner.align(token_ids, text)
+        return None if self._inner is None else await self._inner.pieces(token_ids)
 
     def token_text(self, token_id: int) -> str | None:
         """As the recorded backend does."""

@@ -51,19 +51,21 @@ class RuntimeEndpoint(Backend):
             base_url, api_key=api_key, verify=verify, timeout=timeout, retries=retries
         )
         self.model_info: dict[str, Any] = block_on(self._model_info)
-        self.exact = block_on(self._tokenizes)
+        self.exact = self.heals = block_on(self._tokenizes)
         self.chat_template = _chat_template(chat_template_name, self.model_info)
         control = self.model_info.get("control_tokens")
         self._control = _CONTROL if control is None else any_of(control)
+        self._control_ids = frozenset(self.model_info.get("control_token_ids", ()))
         self._encoded: dict[tuple[str, bool], tuple[int, ...]] = {}
+        self._pieces: dict[int, bytes] = {}
         self._token_texts: dict[int, str] = {}
 
     async def _model_info(self) -> dict[str, Any]:
         return await self.http.json("GET", "/get_model_info")
 
     async def _tokenizes(self) -> bool:
-        """True where the server tokenises text with control tokens switched off."""
-        if "control_tokens" not in self.model_info:
+        """True for a server of ours, which tokenises text with control tokens switched off."""
+        if "control_token_ids" not in self.model_info:
             return False
         body = {"prompt": "a", "add_special_tokens": False, "parse_special": False}
         return await self.http.ok("POST", "/tokenize", body)
@@ -101,6 +103,21 @@ class RuntimeEndpoint(Backend):
             self._encoded[key] = tuple(answer["tokens"])
         return self._encoded[key]
 
+    async def pieces(self, token_ids: Sequence[int]) -> list[bytes] | None:
+        """See :meth:`Backend.pieces`; the server is asked for those not seen before."""
+        if not self.exact:
+            return None
+        new = list({*token_ids} - self._pieces.keys())
+        if new:
+            body = {"tokens": new, "return_token_bytes": True}
+            answer = await self.http.json("POST", "/detokenize", body)
+            self._pieces |= zip(new, map(bytes, answer["token_bytes"]), strict=True)
+        return [self._pieces[token] for token in token_ids]
+
+    def control_ids(self) -> frozenset[int]:
+        """See :meth:`Backend.control_ids`."""
+        return self._control_ids if self.exact else frozenset()
+
     def token_text(self, token_id: int) -> str | None:
         """As the server told it beside a log probability."""
         return self._token_texts.get(token_id)
@@ -111,7 +128,7 @@ class RuntimeEndpoint(Backend):
         """See :meth:`Backend.stream`; the server's cumulative texts become deltas."""
         body = {
             **self._prompt(prompt),
-            "sampling_params": sglang_params(params),
+            "sampling_params": sglang_params(params, ours=self.exact),
             "stream": True,
             "return_logprob": logprobs.return_logprob,
             "logprob_start_len": logprobs.logprob_start_len,

@@ -46,9 +46,7 @@ class EngineBackend(Backend):
         self.engine = engine
         self.tokenizer = engine.tokenizer
         self.chat_template, self._control = _text_rules(engine.tokenizer)
-        self._control_ids = frozenset(
-            {*engine.tokenizer.control_tokens.values(), *engine.tokenizer.special_ids}
-        )
+        self._control_ids = engine.tokenizer.control_ids
 
     async def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...]:
         """See :meth:`Backend.encode`; equal to the ids of the whole chat template's text."""
@@ -70,16 +68,9 @@ class EngineBackend(Backend):
         piece = self.tokenizer.piece_bytes(token_id, skip_special_tokens=False)
         return piece.decode("utf-8", "replace")
 
-    def align(self, token_ids: Sequence[int], text: str) -> tuple[tuple[int, ...], str]:
-        """See :meth:`Backend.align`: drops the end token and what runs past a stop text."""
-        ids = tuple(token_ids)
-        while ids:
-            decoded = self.tokenizer.decode(ids)
-            ends = ids[-1] in self.tokenizer.eos_token_ids or ids[-1] in self.tokenizer.special_ids
-            if not ends and text.startswith(decoded):
-                return ids, text[len(decoded) :]
-            ids = ids[:-1]
-        return (), text
+    async def pieces(self, token_ids: Sequence[int]) -> list[bytes]:
+        """See :meth:`Backend.pieces`."""
+        return [self.tokenizer.piece_bytes(token) for token in token_ids]
 
     async def stream(
         self, prompt: Prompt, params: SamplingParams, logprobs: LogprobOptions

@@ -13,15 +13,27 @@ from typing import Any
 
 import regex
 
-from sglang_lite.constraint import Choice, Constraint, Grammar, JsonSchema, Regex
+from sglang_lite.constraint import (
+    JSON_OPTIONS,
+    Choice,
+    Constraint,
+    Grammar,
+    JsonSchema,
+    Prefixed,
+    Regex,
+)
 from sglang_lite.errors import BackendError, NotSupported
 from sglang_lite.sampling_params import SamplingParams
 
 
-def sglang_params(params: SamplingParams, *, lark: bool = False) -> dict[str, Any]:
+FILLS_CONTEXT = 1 << 30
+"""A server of ours cuts it to the room in the context; null would be its default length."""
+
+
+def sglang_params(params: SamplingParams, *, ours: bool = False) -> dict[str, Any]:
     """SGLang's ``sampling_params``; only what differs from the defaults.
 
-    ``lark``: the server also knows that grammar syntax.
+    ``ours``: the server knows what this package adds to them.
     """
     defaults = SamplingParams()
     fields: dict[str, Any] = {}
@@ -30,15 +42,34 @@ def sglang_params(params: SamplingParams, *, lark: bool = False) -> dict[str, An
         if name != "constraint" and value != getattr(defaults, name):
             fields[name] = list(value) if isinstance(value, tuple) else value
     # These two are sent always: servers differ in their defaults.
-    fields |= {"temperature": params.temperature, "max_new_tokens": params.max_new_tokens}
+    limit = FILLS_CONTEXT if ours and params.max_new_tokens is None else params.max_new_tokens
+    fields |= {"temperature": params.temperature, "max_new_tokens": limit}
     if "seed" in fields:
         fields["sampling_seed"] = fields.pop("seed")
     if "logit_bias" in fields:
         fields["logit_bias"] = {str(token): bias for token, bias in params.logit_bias}
-    return {**fields, **_sglang_constraint(params.constraint, lark)}
+    constrained = _our_constraint if ours else _sglang_constraint
+    return {**fields, **constrained(params.constraint)}
 
 
-def _sglang_constraint(constraint: Constraint | None, lark: bool) -> dict[str, Any]:
+def _our_constraint(constraint: Constraint | None) -> dict[str, Any]:
+    """The arguments of :func:`~sglang_lite.constraint.constraint_from_fields`."""
+    if isinstance(constraint, Prefixed):
+        return {**_our_constraint(constraint.constraint), "prefix": constraint.prefix}
+    if isinstance(constraint, JsonSchema):
+        standard = JsonSchema("true")
+        options = {name: getattr(constraint, name) for name in JSON_OPTIONS}
+        changed = {k: v for k, v in options.items() if v != getattr(standard, k)}
+        fields: dict[str, Any] = {"json_schema": constraint.schema}
+        return {**fields, "json_options": changed} if changed else fields
+    if isinstance(constraint, Choice):
+        return {"choices": list(constraint.choices)}
+    if isinstance(constraint, Grammar) and constraint.syntax == "lark":
+        return {"lark": constraint.text}
+    return _sglang_constraint(constraint)
+
+
+def _sglang_constraint(constraint: Constraint | None) -> dict[str, Any]:
     if constraint is None:
         return {}
     if isinstance(constraint, Regex):
@@ -48,9 +79,11 @@ def _sglang_constraint(constraint: Constraint | None, lark: bool) -> dict[str, A
     if isinstance(constraint, JsonSchema):
         return {"json_schema": strict_schema(constraint)}
     if isinstance(constraint, Grammar):
-        if constraint.syntax == "lark" and not lark:
+        if constraint.syntax == "lark":
             raise NotSupported("this server takes grammars in EBNF, not in Lark's syntax")
-        return {"lark" if constraint.syntax == "lark" else "ebnf": constraint.text}
+        return {"ebnf": constraint.text}
+    if isinstance(constraint, Prefixed):
+        raise NotSupported("this server does not take the prefix of a constraint")
     return {"structural_tag": constraint.spec}
 
 
@@ -111,6 +144,8 @@ def openai_params(params: SamplingParams, dialect: str, *, chat: bool) -> dict[s
         newest = chat and dialect == "openai"
         name = "max_completion_tokens" if newest else "max_tokens"
         fields[name] = params.max_new_tokens
+    elif not chat:
+        raise NotSupported("max_new_tokens=None: a completion API takes its default for it")
     for name in vars(defaults):
         value = getattr(params, name)
         if name in ("constraint", "max_new_tokens") or value == getattr(defaults, name):
@@ -136,7 +171,7 @@ def _openai_constraint(constraint: Constraint | None, dialect: str, chat: bool) 
         named = {"name": "answer", "schema": schema, "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": named}}
     if dialect == "sglang":
-        return _sglang_constraint(constraint, lark=False)
+        return _sglang_constraint(constraint)
     raise NotSupported(f"a {kind} constraint is not supported by OpenAI's API")
 
 
@@ -149,6 +184,8 @@ def _vllm_constraint(constraint: Constraint) -> dict[str, Any]:
         return {"json": json.loads(strict_schema(constraint))}
     if isinstance(constraint, Grammar):
         return {"grammar": constraint.text}
+    if isinstance(constraint, Prefixed):
+        raise NotSupported("this server does not take the prefix of a constraint")
     return {"structural_tag": constraint.spec}
 
 

@@ -54,9 +54,9 @@ class Mock(Backend):
         """A token is a character."""
         return tuple(ord(character) for piece in pieces for character in piece.text)
 
-    def align(self, token_ids: Sequence[int], text: str) -> tuple[tuple[int, ...], str]:
+    async def pieces(self, token_ids: Sequence[int]) -> list[bytes]:
         """A token is a character."""
-        return tuple(token_ids[: len(text)]), text[len(token_ids) :]
+        return [chr(token).encode() for token in token_ids]
 
     async def stream(
         self, prompt: Prompt, params: SamplingParams, logprobs: LogprobOptions

@@ -187,6 +187,7 @@ async def model_info(request: Request) -> dict[str, Any]:
         "chat_template": tokenizer.chat_template,
         "named_tokens": dict(tokenizer.named_tokens),
         "control_tokens": sorted(tokenizer.control_tokens),
+        "control_token_ids": sorted(tokenizer.control_ids),
         "model_path": server.model_path,
         "tokenizer_path": server.model_path,
         "served_model_name": server.model_name,

@@ -61,8 +61,12 @@ async def detokenize(request: Request) -> dict[str, Any]:
     size = engine.model_config.vocab_size
     if not all(0 <= token < size for token in body.tokens):
         raise invalid("tokens", f"token ids are integers from 0 to {size - 1}")
-    text = engine.tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens)
-    return {"prompt": text, "text": text}
+    tokenizer = engine.tokenizer
+    text = tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens)
+    answer: dict[str, Any] = {"prompt": text, "text": text}
+    if body.return_token_bytes:
+        answer["token_bytes"] = [list(tokenizer.piece_bytes(token)) for token in body.tokens]
+    return answer
 
 
 @router.get("/tokenizer_info")

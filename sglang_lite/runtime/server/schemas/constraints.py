@@ -14,10 +14,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from sglang_lite.constraint import (
+    CONSTRAINT_FIELDS,
     Choice,
     Constraint,
     Grammar,
     JsonSchema,
+    Prefixed,
     Regex,
     StructuralTag,
     constraint_from_fields,
@@ -213,8 +215,7 @@ def build(kind: str, value: Any, param: str) -> Constraint:
 
 def native_constraint(fields: dict[str, Any], style: JsonStyle) -> WireConstraint | None:
     """The constraint among SGLang's ``sampling_params``, taken out of ``fields``."""
-    names = ("json_schema", "regex", "ebnf", "lark", "choices", "structural_tag")
-    given = {name: fields.pop(name) for name in names if name in fields}
+    given = {name: fields.pop(name) for name in CONSTRAINT_FIELDS if name in fields}
     try:
         constraint = constraint_from_fields(**given)
     except InvalidRequest as error:
@@ -230,10 +231,14 @@ def native_constraint(fields: dict[str, Any], style: JsonStyle) -> WireConstrain
 def styled(wire: WireConstraint, style: JsonStyle) -> WireConstraint:
     """The server's bounds, where the request has none of its own."""
     constraint = wire.constraint
+    if isinstance(constraint, Prefixed):
+        inner = styled(replace(wire, constraint=constraint.constraint), style).constraint
+        return replace(wire, constraint=replace(constraint, constraint=inner))
     if not isinstance(constraint, JsonSchema):
         return wire
     whitespace = constraint.max_whitespace
     if style.max_whitespace is not None:
         whitespace = min(style.max_whitespace, whitespace)
-    bounded = replace(constraint, max_whitespace=whitespace, max_digits=style.max_digits)
+    digits = constraint.max_digits if constraint.max_digits is not None else style.max_digits
+    bounded = replace(constraint, max_whitespace=whitespace, max_digits=digits)
     return replace(wire, constraint=bounded)

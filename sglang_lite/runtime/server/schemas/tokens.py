@@ -27,8 +27,9 @@ class TokenizeRequest(WireModel):
 
 
 class DetokenizeRequest(WireModel):
-    """Token ids."""
+    """Token ids; ``return_token_bytes``: also the bytes of each, none for control tokens."""
 
     model: str | None = None
     tokens: list[int]
     skip_special_tokens: bool = False
+    return_token_bytes: bool = False
