@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -96,9 +96,8 @@ class EngineLoop:
             if queued + samples > limit:
                 self.core.metrics.rejected += 1
                 raise QueueFull(f"{queued} samples are waiting, and {limit} is the limit")
-            requests = [self._sample(source, rid, index, stream) for index in range(samples)]
-            for request in requests:
-                request.siblings = requests
+            numbers = list(itertools.islice(self._arrivals, samples))
+            requests = new_samples(source, rid, stream, numbers, self.tokenizer, self.config)
             self._live[rid] = requests
             self._live_samples += samples
         return requests
@@ -168,38 +167,6 @@ class EngineLoop:
             elif message is not None:
                 _answer(*message)
 
-    def _sample(
-        self, source: GenerateRequest, rid: str, index: int, stream: OutputStream
-    ) -> Request:
-        params = source.sampling_params
-        number = next(self._arrivals)
-        eos = frozenset(self.tokenizer.eos_token_ids)
-        ends_at_eos = params.constraint is not None or not params.ignore_eos
-        limit = self.config.context_length
-        if params.max_new_tokens is not None:
-            limit = min(limit, len(source.input_ids) + params.max_new_tokens)
-
-        seed = params.seed
-        if seed is None:
-            seed = derived_seed(self.config.random_seed, number - index)
-
-        def piece_bytes(token: int) -> bytes:
-            return self.tokenizer.piece_bytes(token, skip_special_tokens=params.skip_special_tokens)
-
-        return Request(
-            source=source,
-            rid=rid,
-            index=index,
-            stream=stream,
-            seed=seed,
-            arrival=number,
-            length_limit=limit,
-            stop_ids=frozenset(params.stop_token_ids) | (eos if ends_at_eos else frozenset()),
-            eos_ids=eos,
-            detokenizer=IncrementalDetokenizer(piece_bytes),
-            stops=StopScanner(params.stop, params.stop_regex, params.no_stop_trim),
-        )
-
     def _forget(self, request: Request) -> None:
         """A request's name is free again once all of its samples are done."""
         with self._lock:
@@ -225,6 +192,47 @@ class EngineLoop:
                 return
             if isinstance(message, tuple) and isinstance(message[1], Future):
                 message[1].set_exception(EngineError(f"the engine stopped: {error}"))
+
+
+def new_samples(
+    source: GenerateRequest,
+    rid: str,
+    stream: OutputStream,
+    numbers: Sequence[int],
+    tokenizer: Tokenizer,
+    config: EngineConfig,
+) -> list[Request]:
+    """The samples of a request; ``numbers`` are their places among all that ever arrived."""
+    params = source.sampling_params
+    eos = frozenset(tokenizer.eos_token_ids)
+    ends_at_eos = params.constraint is not None or not params.ignore_eos
+    limit = config.context_length
+    if params.max_new_tokens is not None:
+        limit = min(limit, len(source.input_ids) + params.max_new_tokens)
+    seed = derived_seed(config.random_seed, numbers[0]) if params.seed is None else params.seed
+
+    def piece_bytes(token: int) -> bytes:
+        return tokenizer.piece_bytes(token, skip_special_tokens=params.skip_special_tokens)
+
+    requests = [
+        Request(
+            source=source,
+            rid=rid,
+            index=index,
+            stream=stream,
+            seed=seed,
+            arrival=number,
+            length_limit=limit,
+            stop_ids=frozenset(params.stop_token_ids) | (eos if ends_at_eos else frozenset()),
+            eos_ids=eos,
+            detokenizer=IncrementalDetokenizer(piece_bytes),
+            stops=StopScanner(params.stop, params.stop_regex, params.no_stop_trim),
+        )
+        for index, number in enumerate(numbers)
+    ]
+    for request in requests:
+        request.siblings = requests
+    return requests
 
 
 def _answer(function: Callable[[], T], future: Future[T]) -> None:

@@ -6,15 +6,18 @@ import functools
 import itertools
 from typing import Any
 
+from sglang_lite.constrained import GrammarCompiler
+from sglang_lite.runtime import progress
 from sglang_lite.runtime.config import EngineConfig
 from sglang_lite.runtime.core import EngineCore
 from sglang_lite.runtime.detokenizer import IncrementalDetokenizer, StopScanner
 from sglang_lite.runtime.host_tier import SwapCost
+from sglang_lite.runtime.loop import new_samples
 from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.runtime.output_stream import OutputStream
 from sglang_lite.runtime.request import Request
 from sglang_lite.sampling_params import SamplingParams
-from tests.runtime.toy import DEFAULTS, EOS, ToyModel, expected_greedy
+from tests.runtime.toy import DEFAULTS, EOS, ToyModel, expected_greedy, toy_tokenizer
 
 NO_EOS = -1000.0
 
@@ -54,6 +57,18 @@ class Bench:
         )
         self.core.add([request])
         return request
+
+    def submit_source(self, source: GenerateRequest, compiler: GrammarCompiler) -> list[Request]:
+        """All samples of a request as the engine itself would make them."""
+        numbers = list(itertools.islice(self.numbers, source.sampling_params.n))
+        stream = OutputStream(source.rid, len(numbers), lambda: None)
+        requests = new_samples(source, source.rid, stream, numbers, toy_tokenizer(), self.config)
+        constraint = source.sampling_params.constraint
+        for request in requests:
+            if constraint is not None:
+                progress.start(request, compiler.compile(constraint))
+        self.core.add(requests)
+        return requests
 
     def step(self) -> None:
         self.core.finish_aborted()
