@@ -9,19 +9,19 @@ from sglang_lite.runtime.kv_cache import ALIGNMENT, KVCache
 
 
 def test_shapes_zeros_and_alignment():
-    cache = KVCache([(3, 64), (1, 16)], 100, torch.bfloat16)
-    assert [tuple(keys.shape) for keys in cache.keys] == [(3, 101, 64), (1, 101, 16)]
+    cache = KVCache([(3, 64), (1, 32)], 100, torch.bfloat16)
+    assert [tuple(keys.shape) for keys in cache.keys] == [(3, 101, 64), (1, 101, 32)]
     for tensor in (*cache.keys, *cache.values):
         assert tensor.dtype is torch.bfloat16
         assert not tensor.any()
         assert tensor.data_ptr() % ALIGNMENT == 0
-    assert cache.bytes_per_slot == 2 * 2 * (3 * 64 + 16)
+    assert cache.bytes_per_slot == 2 * 2 * (3 * 64 + 32)
 
 
 def test_a_written_slot_holds_what_was_written_and_no_other_does():
     cache = KVCache([(2, 4)], 8, torch.float32)
     key, value = torch.randn(2, 2, 4), torch.randn(2, 2, 4)
-    cache.write(0, torch.tensor([5, 1]), key, value)
+    cache.write(0, torch.tensor([5, 1]), torch.cat([key, value], dim=1))
     assert torch.equal(cache.keys[0][:, 5], key[0])
     assert torch.equal(cache.values[0][:, 1], value[1])
     assert not cache.keys[0][:, [0, 2, 3, 4, 6, 7, cache.scratch_slot]].any()

@@ -168,7 +168,6 @@ def test_a_gguf_runs_on_its_own_4_bits(tmp_path, monkeypatch):
     tokens = prompt(20)
     results = []
     for few_rows in (0, 1000):
-        model.head.few_rows = few_rows
         for layer in model.layers:
             for kernel in (layer.qkv, layer.output, layer.gate_up, layer.down):
                 kernel.few_rows = few_rows

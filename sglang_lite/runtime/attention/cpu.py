@@ -12,9 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from sglang_lite.runtime.attention.plan import Segment, plan_segments
 from sglang_lite.runtime.batch import Row
+
+# A private operator, but the only one that returns the log-sum-exp on a CPU.
+_FLASH = getattr(torch, "_scaled_dot_product_flash_attention_for_cpu", None)
+
+MOST_PADDED_ROWS = 16
+"""So few query rows are padded to an even number."""
 
 
 @dataclass(frozen=True)
@@ -227,14 +234,17 @@ def flash_attention(
     Where no key is seen, the log-sum-exp is meaningless: the caller knows these rows.
     """
     fused = softcap is None and query.device.type == "cpu" and key.shape[-1] == value.shape[-1]
-    if fused and hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
-        if bias is not None and bias.dtype != query.dtype:
-            bias = bias.to(query.dtype)
-        # A private operator, but the only one that returns the log-sum-exp on a CPU.
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, causal, attn_mask=bias, scale=scale
-        )
-    return plain_attention(query, key, value, causal, bias, scale, softcap)
+    if not fused or _FLASH is None:
+        return plain_attention(query, key, value, causal, bias, scale, softcap)
+    if bias is not None and bias.dtype != query.dtype:
+        bias = bias.to(query.dtype)
+    rows = query.shape[2]
+    if rows % 2 and rows < MOST_PADDED_ROWS and bias is None and not causal:
+        # The products of bfloat16 inside take a fifth less time for one row more.
+        padded = F.pad(query, (0, 0, 0, 1))
+        out, lse = _FLASH(padded, key, value, 0.0, False, scale=scale)
+        return out.narrow(2, 0, rows), lse.narrow(2, 0, rows)
+    return _FLASH(query, key, value, 0.0, causal, attn_mask=bias, scale=scale)
 
 
 def plain_attention(

@@ -20,7 +20,7 @@ from sglang_lite.runtime.kv_cache import KVCache
 from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.models.kernels import LinearFactory
 from sglang_lite.runtime.models.linear import Linear
-from sglang_lite.runtime.models.norm import RMSNorm
+from sglang_lite.runtime.models.norm import RMSNorm, residual_stream
 from sglang_lite.runtime.models.rope import rope_tables
 from sglang_lite.runtime.models.weights import Weights
 
@@ -122,14 +122,13 @@ class FusedDecoder:
     @torch.inference_mode()
     def forward(self, batch: Batch) -> torch.Tensor:
         """See :class:`~sglang_lite.runtime.models.base.Model`."""
-        x = F.embedding(batch.input_ids, self.embedding)
+        stream = residual_stream(F.embedding(batch.input_ids, self.embedding))
         cos, sin = self.cos[batch.positions], self.sin[batch.positions]
         for index, layer in enumerate(self.layers):
-            normed = layer.input_norm(x)
-            x = x + self._attend(index, layer, normed, cos, sin, batch)
-            gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, dim=-1)
-            x = x + layer.down(F.silu(gate) * up)
-        return self.final_norm(x)
+            stream.add(self._attend(index, layer, stream.normed(layer.input_norm), cos, sin, batch))
+            gate, up = layer.gate_up(stream.normed(layer.mlp_norm)).chunk(2, dim=-1)
+            stream.add(layer.down(F.silu(gate).mul_(up)))
+        return stream.normed(self.final_norm)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -148,14 +147,15 @@ class FusedDecoder:
         heads, kv_heads, dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
         tokens = x.shape[0]
         qkv = layer.qkv(x).view(tokens, heads + 2 * kv_heads, dim)
-        rotated, value = qkv.split([heads + kv_heads, kv_heads], dim=1)
+        # Queries and keys are turned in place: a key stays beside its value, one write for both.
+        turned = qkv.narrow(1, 0, heads + kv_heads)
         if layer.qk_norm is not None:
-            rotated = F.rms_norm(rotated, (dim,), eps=self.eps) * layer.qk_norm
+            torch.mul(F.rms_norm(turned, (dim,), eps=self.eps), layer.qk_norm, out=turned)
         if layer.rotary:
-            swapped = rotated.roll(dim // 2, dims=-1)
-            rotated = torch.addcmul(rotated * cos, swapped, sin)
-        query, key = rotated.split([heads, kv_heads], dim=1)
-        self.kv_cache.write(index, batch.write_slots, key, value)
+            swapped = turned.roll(dim // 2, dims=-1)
+            torch.addcmul(turned * cos, swapped, sin, out=turned)
+        self.kv_cache.write(index, batch.write_slots, qkv.narrow(1, heads, 2 * kv_heads))
+        query, key, value = qkv.split([heads, kv_heads, kv_heads], dim=1)
         attended = self.attention.attend(
             query,
             key,

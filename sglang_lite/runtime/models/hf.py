@@ -70,7 +70,7 @@ class _BatchLayers:
         window: int | None,
         **options: Any,
     ) -> torch.Tensor:
-        self.kv_cache.write(layer, self.batch.write_slots, key, value)
+        self.kv_cache.write(layer, self.batch.write_slots, torch.cat([key, value], dim=1))
         keys, values = self.kv_cache.keys[layer], self.kv_cache.values[layer]
         plan = self.batch.plan(self.attention, window)
         return self.attention.attend(query, key, value, keys, values, plan, **options)

@@ -14,7 +14,8 @@ from sglang_lite.runtime.models.quantize import GROUP, Int4Weight, quantise_int4
 from sglang_lite.runtime.models.weights import NativeBlocks, Weights
 
 QUANTIZATIONS = ("int4", "int8")
-_LAYERS_MEASURED = 6
+_BYTES_MEASURED = 100_000_000
+"""More bfloat16 weights than a CPU caches."""
 
 
 class LinearFactory:
@@ -61,15 +62,10 @@ class LinearFactory:
 
     def head(self, name: str) -> Linear:
         """The output head: hidden states to logits."""
-        native = self._native.int8(name) if self._native is not None else None
         if self._quantization is not None:
+            native = self._native.int8(name) if self._native is not None else None
             return self._int8([name]) if native is None else kinds.int8_linear(native)
-        dense = self._dense([name])
-        if native is None:
-            return dense
-        head = kinds.SwitchedLinear(kinds.int8_linear(native), dense, native.quants.shape)
-        head.few_rows = kinds.measure_crossover([head])
-        return head
+        return self._dense([name])
 
     def tune(self) -> None:
         """Measure up to how many rows the layers' 4-bit kernels win; after the last layer."""
@@ -77,7 +73,8 @@ class LinearFactory:
             return
         largest = max((layer.shape for layer in self._switched), key=math.prod)
         sample = [layer for layer in self._switched if layer.shape == largest]
-        few_rows = kinds.measure_crossover(sample[:_LAYERS_MEASURED])
+        count = _BYTES_MEASURED // (2 * math.prod(largest)) + 1
+        few_rows = kinds.measure_crossover(sample[:count])
         for layer in self._switched:
             layer.few_rows = few_rows
 

@@ -77,7 +77,7 @@ class Int4Linear:
         self.scales_and_zeros = pairs.transpose(0, 1).contiguous()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.aten._weight_int4pack_mm_for_cpu(
+        return torch._weight_int4pack_mm_for_cpu(
             x.contiguous(), self.weight, GROUP, self.scales_and_zeros
         )
 
@@ -163,40 +163,32 @@ def _agrees(make: Callable[[], Linear], weight: torch.Tensor) -> bool:
     return torch.allclose(result.float(), expected, rtol=0.05, atol=0.05 * float(expected.std()))
 
 
-_ROWS_TRIED = (1, 2, 4, 6, 8, 12, 16, 24, 32)
+_ROWS_TRIED = (1, 2, 4, 8, 12, 16, 24, 32)
 
 
-def measure_crossover(layers: Sequence[SwitchedLinear]) -> int:
+def measure_crossover(layers: Sequence[SwitchedLinear], repeats: int = 3) -> int:
     """The largest number of rows up to which the layers' ``few`` kernels are not slower.
 
-    Several layers in turn, so that a matrix isn't measured in a cache where it won't be later.
+    The layers run one after the other and together must exceed the CPU's caches: their weights
+    come from memory later, and 4 bits are fewer than 16.  Found by bisection, because one kernel
+    gains on the other with every row.
     """
-    threads = torch.get_num_threads()
-    # One thread's CPU time: waiting for cores that others use would drown the difference.
-    torch.set_num_threads(1)
-    try:
-        return _crossover(layers)
-    finally:
-        torch.set_num_threads(threads)
+    low, high = 0, len(_ROWS_TRIED)
+    while low < high:
+        middle = (low + high) // 2
+        x = torch.zeros(_ROWS_TRIED[middle], layers[0].shape[1], dtype=torch.bfloat16)
+        # Taking turns, so that a slow moment of the machine hits both.
+        times = [
+            (_seconds([layer.few for layer in layers], x), _seconds([y.many for y in layers], x))
+            for _ in range(repeats)
+        ]
+        few, many = (min(column) for column in zip(*times, strict=True))
+        low, high = (middle + 1, high) if few <= many else (low, middle)
+    return _ROWS_TRIED[low - 1] if low else 0
 
 
-def _crossover(layers: Sequence[SwitchedLinear]) -> int:
-    best = 0
-    for rows in _ROWS_TRIED:
-        x = torch.zeros(rows, layers[0].shape[1], dtype=torch.bfloat16)
-        few = _seconds([layer.few for layer in layers], x)
-        if few > _seconds([layer.many for layer in layers], x):
-            break
-        best = rows
-    return best
-
-
-def _seconds(linears: Sequence[Linear], x: torch.Tensor, repeats: int = 3) -> float:
-    """Shortest time to run them all: whatever makes it longer isn't the kernel."""
-    times = []
-    for _ in range(repeats):
-        start = time.thread_time()
-        for linear in linears:
-            linear(x)
-        times.append(time.thread_time() - start)
-    return min(times)
+def _seconds(linears: Sequence[Linear], x: torch.Tensor) -> float:
+    start = time.perf_counter()
+    for linear in linears:
+        linear(x)
+    return time.perf_counter() - start
