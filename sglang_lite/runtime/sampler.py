@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from sglang_lite.runtime.device import send
 from sglang_lite.runtime.logits_ops import argmax, top, totals
 
 FIRST_TOP = 64
@@ -142,6 +143,12 @@ def _adjusted(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor
     if all(row.untouched for row in rows):
         return logits
     logits = logits.clone()
+    adjust(logits, rows)
+    return logits
+
+
+def adjust(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Apply the rows' penalties, biases and bans to contiguous logits, in place."""
     width, device = logits.shape[1], logits.device
     flat = logits.view(-1)
     changes = [(i * width, row) for i, row in enumerate(rows)]
@@ -149,18 +156,18 @@ def _adjusted(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor
         (at + row.repetition[0], row.repetition[1]) for at, row in changes if row.repetition
     ]
     if repeated:
-        ids = torch.from_numpy(np.concatenate([ids for ids, _ in repeated])).to(device)
+        ids = send(np.concatenate([ids for ids, _ in repeated]), device)
         factors = np.repeat([factor for _, factor in repeated], [len(ids) for ids, _ in repeated])
-        values, by = flat[ids], torch.from_numpy(factors).to(logits)
+        values, by = flat[ids], send(factors.astype(np.float32), device)
         flat[ids] = torch.where(values > 0, values / by, values * by)
     added = [(at + row.add[0], row.add[1]) for at, row in changes if row.add]
     if added:
-        ids = torch.from_numpy(np.concatenate([ids for ids, _ in added])).to(device)
-        flat.index_add_(0, ids, torch.from_numpy(np.concatenate([v for _, v in added])).to(logits))
+        ids = send(np.concatenate([ids for ids, _ in added]), device)
+        amounts = np.concatenate([amounts for _, amounts in added]).astype(np.float32)
+        flat.index_add_(0, ids, send(amounts, device))
     banned = [at + row.banned for at, row in changes if row.banned is not None]
     if banned:
-        flat[torch.from_numpy(np.concatenate(banned)).to(device)] = -torch.inf
-    return logits
+        flat.index_fill_(0, send(np.concatenate(banned), device), -torch.inf)
 
 
 def _sample_allowed(logits: torch.Tensor, row: SamplingRow) -> int:
