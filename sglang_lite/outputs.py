@@ -6,7 +6,7 @@ Shared by the engine, the server and the language's backends.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 TokenLogprob = tuple["float | None", int]
@@ -81,3 +81,29 @@ class RequestOutput:
     prompt_logprobs: Logprobs | None = None
     finish_reason: FinishReason | None = None
     usage: Usage = field(default_factory=Usage)
+
+
+def joined(outputs: Sequence[RequestOutput]) -> list[RequestOutput]:
+    """The same news as one output per sample, for a reader that has fallen behind."""
+    samples: dict[int, list[RequestOutput]] = {}
+    for output in outputs:
+        samples.setdefault(output.index, []).append(output)
+    return [parts[0] if len(parts) == 1 else _join(parts) for parts in samples.values()]
+
+
+def _join(parts: list[RequestOutput]) -> RequestOutput:
+    """One sample's consecutive outputs as one."""
+    logprobs = [part.logprobs for part in parts if part.logprobs is not None]
+    return replace(
+        parts[-1],
+        text="".join(part.text for part in parts),
+        token_ids=tuple(token for part in parts for token in part.token_ids),
+        logprobs=Logprobs(
+            [entry for part in logprobs for entry in part.tokens],
+            [entry for part in logprobs for entry in part.top],
+            [entry for part in logprobs for entry in part.chosen_ids],
+        )
+        if logprobs
+        else None,
+        prompt_logprobs=parts[0].prompt_logprobs,
+    )

@@ -47,7 +47,8 @@ class OutputStream:
             self._outputs.append(output)
             if output.finish_reason is not None:
                 self._unfinished -= 1
-            self._wake()
+            if len(self._outputs) == 1:  # else the reader knows already
+                self._wake()
 
     def fail(self, error: BaseException) -> None:
         """End the stream: after the outputs so far, every read raises an error with this cause."""
@@ -74,7 +75,10 @@ class OutputStream:
         return self._unfinished == 0 or self._error is not None
 
     def subscribe(self, listener: Callable[[], None] | None) -> None:
-        """Have ``listener`` called, on the engine's thread, whenever there is something to take."""
+        """Have ``listener`` called, on the engine's thread, once there is something to take.
+
+        After each call it must take everything; until then there are no more calls.
+        """
         with self._changed:
             self._listener = listener
             if listener is not None and (self._outputs or self.finished):
@@ -90,6 +94,8 @@ class OutputStream:
             self._outputs.clear()
             if not outputs:
                 self._raise_error()
+            elif self._error is not None:
+                self._wake()  # what remains to be taken is the error
             return outputs, self._unfinished == 0
 
     def __iter__(self) -> Iterator[RequestOutput]:
@@ -116,8 +122,6 @@ class OutputStream:
                 outputs, finished = self.take()
                 for output in outputs:
                     yield output
-                if self.finished:
-                    news.set()
         finally:
             self.subscribe(None)
             self.abort()

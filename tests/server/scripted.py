@@ -70,6 +70,9 @@ class ByteTokenizer:
         data = b"".join(names.get(i, b"") if i > 255 else bytes([i]) for i in ids)
         return data.decode("utf-8", "replace")
 
+    def piece_bytes(self, token: int, *, skip_special_tokens: bool = True) -> bytes:
+        return TOKEN_BYTES[token]
+
     def token_text(self, token: int) -> str:
         return self.decode([token], skip_special_tokens=False)
 
@@ -132,6 +135,7 @@ class ScriptedEngine:
         self.max_queued = max_queued
         self.compiling: threading.Event | None = None
         self.step_age = 0.0
+        self.waits_for_readers = True
 
     def compile(self, constraint: Constraint) -> object:
         return COMPILER.compile(constraint)
@@ -209,6 +213,7 @@ class ScriptedEngine:
                 **{**vars(usage), "completion_tokens": usage.completion_tokens + len(data)}
             )
             text = data.decode("utf-8", "ignore")
+            self._wait_for_reader(stream, stop)
             stream.put(self._output(request, index, number, text, tuple(data), usage))
             if finish.type == "length":
                 break
@@ -219,7 +224,15 @@ class ScriptedEngine:
             stream.put(self._output(request, index, 0, "", (), usage))
         if last:
             self.live.pop(request.rid, None)
+        self._wait_for_reader(stream, stop)
         stream.put(RequestOutput(request.rid, index, finish_reason=finish, usage=usage))
+
+    def _wait_for_reader(self, stream: OutputStream, stop: threading.Event) -> None:
+        """Outputs that wait together are joined; the script's are meant to come one by one."""
+        end = time.monotonic() + 0.5
+        while self.waits_for_readers and stream._outputs and time.monotonic() < end:
+            if stop.wait(0.0005):
+                return
 
     def _output(
         self,

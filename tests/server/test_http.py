@@ -205,6 +205,7 @@ def stalled(live: Live, **body: object) -> socket.socket:
 def test_a_reader_that_stops_blocks_nobody_and_loses_nothing() -> None:
     long = Script(tuple("x" * 100 for _ in range(100)))
     engine = ScriptedEngine(lambda request, prompt: long if "long" in prompt else Script())
+    engine.waits_for_readers = False
     with serving(engine) as live:
         with stalled(live, n=2, logprobs=True, top_logprobs=20) as sock:
             end = time.monotonic() + 10
@@ -237,3 +238,21 @@ def test_a_reader_that_stops_and_leaves_is_aborted() -> None:
             time.sleep(0.1)
         assert engine.wait_idle(1.0)
         assert engine.aborted
+
+
+def test_what_waits_for_a_reader_is_sent_together() -> None:
+    """Chunks cost; a client that is slower than the model gets fewer and longer ones."""
+    engine = ScriptedEngine(Script(("a", "b", "c", "d")))
+    engine.waits_for_readers = False
+    with serving(engine) as live:
+        for body in ({"n": 2}, {"n": 1, "logprobs": True}):
+            *events, done = live.chat_events(**body)
+            assert done == "[DONE]"
+            choices = [choice for event in events for choice in json.loads(event)["choices"]]
+            for index in range(body["n"]):
+                own = [choice for choice in choices if choice["index"] == index]
+                assert "".join(choice["delta"].get("content", "") for choice in own) == "abcd"
+                assert own[-1]["finish_reason"] == "stop"
+                if "logprobs" in body:
+                    entries = [e for c in own if c["logprobs"] for e in c["logprobs"]["content"]]
+                    assert [entry["token"] for entry in entries] == list("abcd")

@@ -7,9 +7,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sglang_lite.errors import ConstraintError
+from sglang_lite.outputs import joined
 from sglang_lite.runtime.messages import (
     FinishReason,
     GenerateRequest,
@@ -18,11 +20,11 @@ from sglang_lite.runtime.messages import (
     TokenLogprob,
     Usage,
 )
+from sglang_lite.runtime.output_stream import OutputStream, call_in
 from sglang_lite.runtime.server.errors import ApiError, overloaded, to_api_error
 from sglang_lite.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from sglang_lite.runtime.engine import OutputStream
     from sglang_lite.runtime.server.context import ServerContext
 
 logger = logging.getLogger("sglang_lite.server")
@@ -196,32 +198,15 @@ def _timed_out() -> ApiError:
 
 
 async def _merged(streams: list[OutputStream]) -> AsyncIterator[tuple[int, RequestOutput]]:
-    if len(streams) == 1:
-        async for output in streams[0]:
-            yield 0, output
-        return
-    news: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue()
-
-    async def pump(number: int, stream: OutputStream) -> None:
-        try:
-            async for output in stream:
-                news.put_nowait((number, output))
-            news.put_nowait((number, None))
-        except Exception as error:
-            news.put_nowait((number, error))
-
-    tasks = [asyncio.ensure_future(pump(i, stream)) for i, stream in enumerate(streams)]
-    try:
-        live = len(tasks)
-        while live:
-            number, item = await news.get()
-            if item is None:
-                live -= 1
-            elif isinstance(item, Exception):
-                raise item
-            else:
-                yield number, item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    """What any of the streams has, as soon as it has it; all that waits already in one output."""
+    loop = asyncio.get_running_loop()
+    news: asyncio.Queue[int] = asyncio.Queue()
+    for number, stream in enumerate(streams):
+        stream.subscribe(partial(call_in, loop, partial(news.put_nowait, number)))
+    live = len(streams)
+    while live:
+        number = await news.get()
+        outputs, finished = streams[number].take()
+        live -= finished
+        for output in joined(outputs):
+            yield number, output
