@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-# Kernels are compiled or interpreted by what this says when their module is imported.
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
 import numpy as np
 import pytest
 import torch
@@ -19,6 +14,7 @@ from sglang_lite.runtime.attention.reference import ReferenceAttention
 from sglang_lite.runtime.attention.triton import TritonAttention
 from sglang_lite.runtime.batch import Row
 from sglang_lite.runtime.models.loader import load_model
+from tests.runtime.kernels import DEVICE
 from tests.runtime.test_attention_cpu import DIM, GROUP, KV_HEADS, ragged_rows, tensors
 from tests.runtime.test_model_decoder import Sequence, prompt, step
 from tests.runtime.tiny import make_tiny_model
@@ -26,7 +22,6 @@ from tests.runtime.tiny import make_tiny_model
 pytest.importorskip("triton")
 # The interpreter cannot multiply bfloat16.
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def compare(rows, dtype=torch.float32, window=None, tolerance=2e-5, **options):

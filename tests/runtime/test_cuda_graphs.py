@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-# Kernels are compiled or interpreted by what this says when their module is imported.
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
 import logging
 
 import numpy as np
@@ -17,25 +12,11 @@ from sglang_lite.runtime.attention.triton import TritonAttention
 from sglang_lite.runtime.batch import Batch, Row
 from sglang_lite.runtime.cuda.graphs import GraphedModel, graph_sizes, with_decode_graphs
 from sglang_lite.runtime.models.loader import load_model
+from tests.runtime.kernels import DEVICE, Rerun
 from tests.runtime.test_model_decoder import Sequence, prompt, step
 from tests.runtime.tiny import make_tiny_model
 
 pytest.importorskip("triton")
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-class Rerun:
-    """A graph that only runs the function again, on the same static buffers."""
-
-    replays = 0
-
-    def capture(self, run):
-        self._run, self._result = run, run().clone()
-        return self._result
-
-    def replay(self):
-        Rerun.replays += 1
-        self._result.copy_(self._run())
 
 
 @pytest.fixture

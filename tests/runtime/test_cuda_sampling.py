@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-# Kernels are compiled or interpreted by what this says when their module is imported.
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
 import numpy as np
 import pytest
 import torch
@@ -16,9 +11,9 @@ from hypothesis import strategies as st
 from sglang_lite.runtime.cuda.masks import MaskTable
 from sglang_lite.runtime.cuda.sampling import DeviceSampler, sampler_for
 from sglang_lite.runtime.sampler import SamplingRow, sample
+from tests.runtime.kernels import DEVICE
 
 pytest.importorskip("triton")
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 VOCAB = 5_000
 
 
