@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from sglang_lite.runtime.engine_args import LOGGING, engine_options
 
 if TYPE_CHECKING:
     from sglang_lite.runtime.engine import Engine
     from sglang_lite.runtime.server.config import ServerConfig
 
 CONTEXT = {"auto_envvar_prefix": "SGLANG_LITE", "max_content_width": 100}
-_MODEL, _MEMORY, _HTTP, _LOG = "Model", "Memory and scheduling", "HTTP", "Logging"
+_HTTP = "HTTP"
+
+_DEFAULTS = {"log_level": "info"}
+"""Of options that differ for a server."""
 
 
 def _tokens(text: str) -> int:
@@ -29,81 +36,41 @@ def _option(*names: str, panel: str, text: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, show_envvar=False, **more)
 
 
+def _engine_parameters() -> list[inspect.Parameter]:
+    """The engine's options as the parameters of a command."""
+    parameters = []
+    for name, (option, kind, default) in engine_options().items():
+        default = _DEFAULTS.get(name, default)
+        flags = option.flags or ("--" + name.replace("_", "-"),)
+        more = {"parser": _tokens} if option.unit == "tokens" else {}
+        shown = _option(*flags, panel=option.group, text=option.help, **more)
+        values: Any = kind if default is not None else kind | None
+        parameters.append(
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=default,
+                annotation=Annotated[values, shown],
+            )
+        )
+    return parameters
+
+
+def _with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Put the engine's options before the command's own; they arrive as keywords."""
+    own = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for each in inspect.signature(command, eval_str=True).parameters.values()
+        if each.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [*_engine_parameters(), *own]
+    )
+    return command
+
+
+@_with_engine_options
 def serve(
-    model_path: Annotated[
-        str | None,
-        _option("--model-path", "--model", "-m", panel=_MODEL, text="Folder or hub id."),
-    ] = None,
-    tokenizer_path: Annotated[
-        str | None, _option("--tokenizer-path", panel=_MODEL, text="If not with the model.")
-    ] = None,
-    served_model_name: Annotated[
-        str, _option("--served-model-name", panel=_MODEL, text="Name in the API.")
-    ] = "",
-    chat_template: Annotated[
-        str | None, _option("--chat-template", panel=_MODEL, text="A Jinja file or text.")
-    ] = None,
-    dtype: Annotated[str, _option("--dtype", panel=_MODEL, text="auto, bfloat16, …")] = "auto",
-    device: Annotated[str, _option("--device", panel=_MODEL, text="auto, cpu, cuda.")] = "auto",
-    quantization: Annotated[
-        str | None, _option("--quantization", panel=_MODEL, text="For example int4.")
-    ] = None,
-    context_length: Annotated[
-        int | None,
-        _option("--context-length", panel=_MODEL, text="Longest sequence (32k).", parser=_tokens),
-    ] = None,
-    random_seed: Annotated[
-        int, _option("--random-seed", panel=_MODEL, text="Of requests without a seed.")
-    ] = 0,
-    enable_deterministic_inference: Annotated[
-        bool,
-        _option(
-            *("--enable-deterministic-inference", "--deterministic"),
-            panel=_MODEL,
-            text="The same text alone and in any batch; slower.",
-        ),
-    ] = False,
-    max_running_requests: Annotated[
-        int | None,
-        _option("--max-running-requests", "--max-running", panel=_MEMORY, text="Run at once."),
-    ] = None,
-    max_queued_requests: Annotated[
-        int | None, _option("--max-queued-requests", panel=_MEMORY, text="More get a 503.")
-    ] = None,
-    max_total_tokens: Annotated[
-        int | None,
-        _option(
-            *("--max-total-tokens", "--radix-cache-size"),
-            panel=_MEMORY,
-            text="KV slots for running requests and cached prefixes.",
-            parser=_tokens,
-        ),
-    ] = None,
-    mem_fraction_static: Annotated[
-        float | None, _option("--mem-fraction-static", panel=_MEMORY, text="Of free memory.")
-    ] = None,
-    chunked_prefill_size: Annotated[
-        int | None,
-        _option("--chunked-prefill-size", panel=_MEMORY, text="Tokens of one step."),
-    ] = None,
-    schedule_policy: Annotated[
-        str, _option("--schedule-policy", panel=_MEMORY, text="fcfs, lpm or dfs-weight.")
-    ] = "fcfs",
-    disable_radix_cache: Annotated[
-        bool, _option("--disable-radix-cache", panel=_MEMORY, text="Share no prefixes.")
-    ] = False,
-    enable_hierarchical_cache: Annotated[
-        bool,
-        _option(
-            "--enable-hierarchical-cache", panel=_MEMORY, text="Keep evicted prefixes on the host."
-        ),
-    ] = False,
-    hicache_ratio: Annotated[
-        float, _option("--hicache-ratio", panel=_MEMORY, text="Host slots per device slot.")
-    ] = 2.0,
-    hicache_size: Annotated[
-        float, _option("--hicache-size", panel=_MEMORY, text="GB of host memory instead.")
-    ] = 0.0,
     host: Annotated[str, _option("--host", panel=_HTTP, text="Address.")] = "127.0.0.1",
     port: Annotated[int, _option("--port", panel=_HTTP, text="0 takes a free one.")] = 30000,
     api_key: Annotated[
@@ -159,13 +126,10 @@ def serve(
             text="Digits of numbers that a schema leaves unbounded; 0 = no cap.",
         ),
     ] = 40,
-    log_level: Annotated[str, _option("--log-level", panel=_LOG, text="info, …")] = "info",
-    decode_log_interval: Annotated[
-        int, _option("--decode-log-interval", panel=_LOG, text="Steps between load lines.")
-    ] = 40,
     print_config: Annotated[
-        bool, _option("--print-config", panel=_LOG, text="Print the settings and exit.")
+        bool, _option("--print-config", panel=LOGGING, text="Print the settings and exit.")
     ] = False,
+    **engine: Any,
 ) -> None:
     """Serve a model over HTTP: OpenAI's API and SGLang's.
 
@@ -179,7 +143,7 @@ def serve(
     config = ServerConfig(
         host=host,
         port=port,
-        served_model_name=served_model_name,
+        served_model_name=engine["served_model_name"] or "",
         api_key=api_key,
         allowed_hosts=_listed(allowed_hosts),
         allowed_origins=_listed(allowed_origins),
@@ -194,48 +158,26 @@ def serve(
         accept_any_model=accept_any_model,
         ui=ui,
     )
-    options = {
-        "tokenizer_path": tokenizer_path,
-        "chat_template": chat_template,
-        "dtype": dtype,
-        "device": device,
-        "quantization": quantization,
-        "context_length": context_length,
-        "random_seed": random_seed,
-        "max_running_requests": max_running_requests,
-        "max_queued_requests": max_queued_requests,
-        "max_total_tokens": max_total_tokens,
-        "mem_fraction_static": mem_fraction_static,
-        "chunked_prefill_size": chunked_prefill_size,
-        "schedule_policy": schedule_policy,
-        "disable_radix_cache": disable_radix_cache,
-        "enable_hierarchical_cache": enable_hierarchical_cache,
-        "hicache_ratio": hicache_ratio,
-        "hicache_size": hicache_size,
-        "deterministic": enable_deterministic_inference,
-        "log_level": log_level,
-        "decode_log_interval": decode_log_interval,
-    }
     if print_config:
-        _print_config(model_path, config, options)
+        _print_config(config, engine)
         return
-    _run(model_path, config, options)
+    _run(config, engine)
 
 
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
-def _print_config(model_path: str | None, config: ServerConfig, options: dict[str, Any]) -> None:
+def _print_config(config: ServerConfig, engine: dict[str, Any]) -> None:
     import json
     from dataclasses import asdict
 
-    shown = {"model_path": model_path, **options, **asdict(config)}
+    shown = {**engine, **asdict(config)}
     shown["api_key"] = "set" if config.api_key else ""
     print(json.dumps(shown, indent=2))
 
 
-def _run(model_path: str | None, config: ServerConfig, options: dict[str, Any]) -> None:
+def _run(config: ServerConfig, options: dict[str, Any]) -> None:
     from sglang_lite.errors import SglangLiteError
     from sglang_lite.runtime.server import banner
     from sglang_lite.runtime.server.ports import bind, owner_of
@@ -261,10 +203,11 @@ def _run(model_path: str | None, config: ServerConfig, options: dict[str, Any]) 
         from sglang_lite.runtime.default_model import DEFAULT_MODEL_NAME, resolve_model_path
         from sglang_lite.runtime.engine import Engine
 
-        folder = resolve_model_path(model_path)
-        own_name = folder.name if model_path is not None else DEFAULT_MODEL_NAME
-        name = config.served_model_name or own_name
-        return Engine(folder, served_model_name=name, **options), str(folder)
+        folder = resolve_model_path(options["model_path"])
+        own_name = DEFAULT_MODEL_NAME if options["model_path"] is None else folder.name
+        name = options["served_model_name"] or own_name
+        chosen = {**options, "model_path": folder, "served_model_name": name}
+        return Engine(**chosen), str(folder)
 
     try:
         talks = logging.getLogger().isEnabledFor(logging.INFO)

@@ -7,19 +7,21 @@ the work itself happens in :mod:`sglang_lite.runtime.loop`, on the engine's own 
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
+import inspect
 import logging
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, get_type_hints
 
 from sglang_lite.constraint import Constraint
 from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime import native_api
 from sglang_lite.runtime.config import EngineConfig, kv_slots
+from sglang_lite.runtime.engine_args import EngineArgs, refuse_loading_options
 from sglang_lite.runtime.loop import EngineLoop
 from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.runtime.output_stream import OutputStream
@@ -36,121 +38,80 @@ log = logging.getLogger("sglang_lite")
 Params = native_api.Params
 
 
+P = ParamSpec("P")
+
+
+def _takes_options(
+    options: Callable[P, EngineArgs],
+) -> Callable[[Callable[[Engine, EngineArgs], None]], Callable[Concatenate[Engine, P], None]]:
+    """Give a method the parameters of :class:`EngineArgs`, for type checkers and editors too."""
+
+    def wrap(
+        method: Callable[[Engine, EngineArgs], None],
+    ) -> Callable[Concatenate[Engine, P], None]:
+        @functools.wraps(method)
+        def wrapped(self: Engine, *args: P.args, **kwargs: P.kwargs) -> None:
+            method(self, options(*args, **kwargs))
+
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        types = get_type_hints(EngineArgs)
+        known = [
+            each.replace(annotation=types[each.name])
+            for each in inspect.signature(EngineArgs).parameters.values()
+        ]
+        wrapped.__signature__ = inspect.Signature([own, *known])  # type: ignore[attr-defined]
+        return wrapped
+
+    return wrap
+
+
 class Engine:
     """A model with its scheduler, radix tree and KV pool; the names are those of SGLang's Engine.
 
-    * ``model_path``: a local Hugging Face folder or a hub id; None is the default model.
-    * ``tokenizer_path``: where the tokenizer is, if not with the model.
-    * ``dtype``: "auto", "bfloat16", "float16" or "float32".  ``device``: "auto", "cpu", "cuda".
-    * ``quantization``: the linear layers' format, for example "int4"; None keeps the checkpoint's.
-    * ``deterministic``: bit-identical results for a request alone, in any batch, cached or
-      preempted.  Each sequence is computed by itself, so a batch is no faster than its parts.
-    * ``context_length``: most tokens of a sequence, at most the model's own.
-    * ``max_running_requests``: most samples that run at once.
-    * ``max_total_tokens``: number of KV slots, shared by running requests and the prefix cache;
-      None takes ``mem_fraction_static`` of the free memory, within reason.
-    * ``chunked_prefill_size``: most tokens computed in one step.
-    * ``schedule_policy``: "fcfs", "lpm" (longest cached prefix first) or "dfs-weight".
-    * ``max_queued_requests``: more waiting requests are refused with :class:`QueueFull`.
-    * ``disable_radix_cache``: compute every prompt from its start.
-    * ``enable_hierarchical_cache``: keep evicted prefixes in host memory (pinned on CUDA) and copy
-      them back where that is faster than to compute them, as measured.  ``hicache_ratio``: so many
-      times the device's slots; ``hicache_size``: gigabytes instead, if not 0.
-    * ``random_seed``: what the seeds of requests without one derive from; None draws it.
-    * ``chat_template``: a Jinja template, or the path of one, instead of the tokenizer's own.
-    * ``log_level``: level of the logger "sglang_lite".  ``decode_log_interval``: one line each so
-      many steps.
+    ``Engine(model_path, dtype="float32", ...)``: the options are those of
+    :class:`~sglang_lite.runtime.engine_args.EngineArgs`, where each is explained.
 
     Raises :class:`ModelNotFound`, :class:`UnsupportedModel`, :class:`InvalidRequest`.
     """
 
-    def __init__(
-        self,
-        model_path: str | Path | None = None,
-        *,
-        tokenizer_path: str | Path | None = None,
-        dtype: str = "auto",
-        device: str = "auto",
-        quantization: str | None = None,
-        deterministic: bool = False,
-        context_length: int | None = None,
-        max_running_requests: int | None = None,
-        max_total_tokens: int | None = None,
-        mem_fraction_static: float | None = None,
-        chunked_prefill_size: int | None = None,
-        schedule_policy: str = "fcfs",
-        max_queued_requests: int | None = None,
-        disable_radix_cache: bool = False,
-        enable_hierarchical_cache: bool = False,
-        hicache_ratio: float = 2.0,
-        hicache_size: float = 0.0,
-        random_seed: int | None = 0,
-        chat_template: str | None = None,
-        served_model_name: str | None = None,
-        log_level: str = "warning",
-        decode_log_interval: int = 40,
-    ) -> None:
+    @_takes_options(EngineArgs)
+    def __init__(self, args: EngineArgs) -> None:
         # Torch and the kernels are imported when an engine is made, not with the package.
         from sglang_lite.runtime.default_model import resolve_model_path
         from sglang_lite.runtime.models.config import ModelConfig
         from sglang_lite.runtime.models.loader import load_model, resolve_device, resolve_dtype
 
-        if not isinstance(logging.getLevelName(log_level.upper()), int):
-            raise InvalidRequest("log_level", log_level, "debug, info, warning, error or critical")
-        log.setLevel(log_level.upper())
-        folder = resolve_model_path(model_path)
+        log.setLevel(args.log_level.upper())
+        folder = resolve_model_path(args.model_path)
         model_config = ModelConfig.from_folder(folder)
-        where = resolve_device(device)
-        slots = kv_slots(
-            model_config,
-            resolve_dtype(dtype, model_config, where),
-            where,
-            weight_bytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")),
-            max_total_tokens=max_total_tokens,
-            mem_fraction_static=mem_fraction_static,
-        )
+        device = resolve_device(args.device)
+        dtype = resolve_dtype(args.dtype, model_config, device)
+        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        slots = kv_slots(args, model_config, dtype, device, weight_bytes=weights)
         # Checked before the weights are loaded, which takes a while.
-        config = EngineConfig.of(
-            model_config,
-            slots,
-            where,
-            context_length=context_length,
-            max_running_requests=max_running_requests,
-            chunked_prefill_size=chunked_prefill_size,
-            schedule_policy=schedule_policy,
-            max_queued_requests=max_queued_requests,
-            disable_radix_cache=disable_radix_cache,
-            enable_hierarchical_cache=enable_hierarchical_cache,
-            hicache_ratio=hicache_ratio,
-            hicache_size=hicache_size,
-            deterministic=deterministic,
-            random_seed=random_seed,
-            decode_log_interval=decode_log_interval,
-        )
-        tokenizer = Tokenizer.from_pretrained(tokenizer_path or folder, chat_template)
+        config = EngineConfig.of(args, model_config, slots, device)
+        tokenizer = Tokenizer.from_pretrained(args.tokenizer_path or folder, args.chat_template)
         model = load_model(
             folder,
-            dtype=dtype,
-            device=device,
-            quantization=quantization,
-            deterministic=deterministic,
+            dtype=args.dtype,
+            device=args.device,
+            quantization=args.quantization,
+            deterministic=args.deterministic,
             kv_slots=slots,
         )
-        self._start(model, tokenizer, config, served_model_name or folder.name)
+        self._start(model, tokenizer, config, args.served_model_name or folder.name)
 
     @classmethod
-    def from_model(
-        cls,
-        model: Model,
-        tokenizer: Tokenizer,
-        *,
-        served_model_name: str = "model",
-        **options: Any,
-    ) -> Engine:
-        """An engine around a model that is already loaded; ``options`` as in the constructor."""
+    def from_model(cls, model: Model, tokenizer: Tokenizer, **options: Any) -> Engine:
+        """An engine around a model that is already loaded.
+
+        ``options`` as in the constructor; those that concern the loading are refused.
+        """
+        refuse_loading_options(options)
         engine = cls.__new__(cls)
-        config = EngineConfig.of(model.config, model.kv_cache.slots, model.device, **options)
-        engine._start(model, tokenizer, config, served_model_name)
+        args = EngineArgs(**options)
+        config = EngineConfig.of(args, model.config, model.kv_cache.slots, model.device)
+        engine._start(model, tokenizer, config, args.served_model_name or "model")
         return engine
 
     def _start(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from sglang_lite.runtime.radix_tree import Node, RadixTree
-from sglang_lite.runtime.request import Request
+if TYPE_CHECKING:
+    from sglang_lite.runtime.radix_tree import Node, RadixTree
+    from sglang_lite.runtime.request import Request
 
 WINDOW = 128
 """Only so many requests at the head of the queue are looked at in a step."""
@@ -42,8 +44,11 @@ def dfs_weight(head: Sequence[Request], tree: RadixTree) -> list[Request]:
     return sorted(head, key=key)
 
 
-Policy = Callable[[Sequence[Request], RadixTree], list[Request]]
-POLICIES: dict[str, Policy] = {"fcfs": fcfs, "lpm": lpm, "dfs-weight": dfs_weight}
+POLICIES: dict[str, Callable[[Sequence[Request], RadixTree], list[Request]]] = {
+    "fcfs": fcfs,
+    "lpm": lpm,
+    "dfs-weight": dfs_weight,
+}
 
 
 def _urgency(request: Request) -> tuple[int, bool, int]:

@@ -11,6 +11,7 @@ from sglang_lite.runtime import progress
 from sglang_lite.runtime.config import EngineConfig
 from sglang_lite.runtime.core import EngineCore
 from sglang_lite.runtime.detokenizer import IncrementalDetokenizer, StopScanner
+from sglang_lite.runtime.engine_args import EngineArgs
 from sglang_lite.runtime.host_tier import SwapCost
 from sglang_lite.runtime.loop import new_samples
 from sglang_lite.runtime.messages import GenerateRequest
@@ -29,7 +30,9 @@ class Bench:
         options = {**DEFAULTS, **options}
         shape_sensitive = bool(options.get("deterministic"))
         self.model = ToyModel(slots, context_length, NO_EOS, shape_sensitive)
-        self.config = EngineConfig.of(self.model.config, slots, self.model.device, **options)
+        self.config = EngineConfig.of(
+            EngineArgs(**options), self.model.config, slots, self.model.device
+        )
         self.core = EngineCore(self.model, self.config, lambda request: None)
         self.scheduler = self.core.scheduler
         if self.scheduler.host is not None:
