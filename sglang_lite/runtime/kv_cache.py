@@ -31,18 +31,18 @@ class KVCache:
         self.slots = slots
         self.device = torch.device(device)
         # One tensor holds a layer's keys and, above them, its values: a step writes both at once.
-        self._layers = [
+        self.layers = [
             _zeros((2 * heads, slots + 1, dim), dtype, self.device) for heads, dim in shapes
         ]
-        self.keys = [layer[: len(layer) // 2] for layer in self._layers]
-        self.values = [layer[len(layer) // 2 :] for layer in self._layers]
+        self.keys = [layer[: len(layer) // 2] for layer in self.layers]
+        self.values = [layer[len(layer) // 2 :] for layer in self.layers]
 
     def write(self, layer: int, slots: torch.Tensor, key_value: torch.Tensor) -> None:
         """Store the keys and values of new tokens at ``slots[T]``.
 
         ``key_value [T, 2 * kv_heads, head_dim]``: each token's keys, then its values.
         """
-        self._layers[layer].index_copy_(1, slots, key_value.transpose(0, 1))
+        self.layers[layer].index_copy_(1, slots, key_value.transpose(0, 1))
 
     @property
     def scratch_slot(self) -> int:

@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 from sglang_lite.runtime.attention import triton_kernels
 from sglang_lite.runtime.attention.items import FEW_ROWS, many_rows
 from sglang_lite.runtime.attention.triton import _Tile
-from sglang_lite.runtime.cuda import kernels
+from sglang_lite.runtime.cuda import kernels, layer_kernels
 
 TARGET = GPUTarget("cuda", 90, 32)
 FLOATS = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
@@ -75,6 +75,17 @@ def sampling_cases() -> Iterator[Case]:
     yield kernels.sample_rows, types, {"BLOCK": 4096, "SMALL": 1024}, {"num_warps": 16}
 
 
+def layer_cases() -> Iterator[Case]:
+    """The kernels between the matrices, for a model of Qwen3-0.6B's shape."""
+    names = ("stream", "added", "weight", "out", "qkv", "norm_weight", "cos", "sin", "turned")
+    types = dict.fromkeys((*names, "cache", "gate_up"), "*bf16")
+    types |= {"slots": "*i64", "eps": "fp32"}
+    yield layer_kernels.add_and_norm, types, {"SIZE": 1024, "BLOCK": 1024, "ADD": True}, {}
+    heads = {"HEADS": 16, "KV_HEADS": 8, "DIM": 128, "BLOCK": 128, "NORM": True, "ROTARY": True}
+    yield layer_kernels.turn_and_store, types, heads, {"num_warps": 1}
+    yield layer_kernels.gate_and_multiply, types, {"SIZE": 3072, "BLOCK": 1024}, {}
+
+
 def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], launch: dict[str, int]):
     """The kernel for arguments of these types (others are int32); tensors are aligned."""
     names = kernel.arg_names
@@ -93,7 +104,7 @@ def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], laun
 
 def main() -> None:
     """Compile all."""
-    for kernel, types, constants, launch in (*attention_cases(), *sampling_cases()):
+    for kernel, types, constants, launch in (*attention_cases(), *sampling_cases(), *layer_cases()):
         result = compiled(kernel, types, constants, launch)
         assembly = result.asm["ptx"]
         report = {

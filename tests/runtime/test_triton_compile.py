@@ -24,7 +24,9 @@ def test_every_kernel_compiles_for_an_h200():
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     kernels = [report["kernel"] for report in reports]
     assert kernels.count("attend_items") == 10
-    assert {"merge_parts", "mask_logits", "sample_rows"} < set(kernels)
+    others = {"merge_parts", "mask_logits", "sample_rows"}
+    others |= {"add_and_norm", "turn_and_store", "gate_and_multiply"}
+    assert set(kernels) == {"attend_items"} | others
     for report in reports:
         assert report["shared"] <= MOST_SHARED, report
         assert report["tensor_cores"] == (report["kernel"] == "attend_items"), report

@@ -19,8 +19,9 @@ from sglang_lite.runtime.batch import Batch
 from sglang_lite.runtime.kv_cache import KVCache
 from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.models.kernels import LinearFactory
+from sglang_lite.runtime.models.layer_ops import layer_ops
 from sglang_lite.runtime.models.linear import Linear
-from sglang_lite.runtime.models.norm import RMSNorm, residual_stream
+from sglang_lite.runtime.models.norm import RMSNorm
 from sglang_lite.runtime.models.rope import rope_tables
 from sglang_lite.runtime.models.weights import Weights
 
@@ -66,6 +67,7 @@ class FusedDecoder:
         self.eps = float(config.raw["rms_norm_eps"])
         if config.raw.get("hidden_act", "silu") != "silu":
             raise UnsupportedModel(f"activation {config.raw['hidden_act']!r} (supported: 'silu')")
+        self.ops = layer_ops(device, config.num_heads, config.num_kv_heads, self.eps)
         # No sequence is longer than the pool, so no longer table of positions is needed.
         self.positions = min(config.context_length, kv_slots)
         self.cos, self.sin = (
@@ -122,12 +124,12 @@ class FusedDecoder:
     @torch.inference_mode()
     def forward(self, batch: Batch) -> torch.Tensor:
         """See :class:`~sglang_lite.runtime.models.base.Model`."""
-        stream = residual_stream(F.embedding(batch.input_ids, self.embedding))
+        stream = self.ops.stream(F.embedding(batch.input_ids, self.embedding))
         cos, sin = self.cos[batch.positions], self.sin[batch.positions]
         for index, layer in enumerate(self.layers):
             stream.add(self._attend(index, layer, stream.normed(layer.input_norm), cos, sin, batch))
-            gate, up = layer.gate_up(stream.normed(layer.mlp_norm)).chunk(2, dim=-1)
-            stream.add(layer.down(F.silu(gate).mul_(up)))
+            gated = self.ops.gated(layer.gate_up(stream.normed(layer.mlp_norm)))
+            stream.add(layer.down(gated))
         return stream.normed(self.final_norm)
 
     @torch.inference_mode()
@@ -147,15 +149,14 @@ class FusedDecoder:
         heads, kv_heads, dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
         tokens = x.shape[0]
         qkv = layer.qkv(x).view(tokens, heads + 2 * kv_heads, dim)
-        # Queries and keys are turned in place: a key stays beside its value, one write for both.
-        turned = qkv.narrow(1, 0, heads + kv_heads)
-        if layer.qk_norm is not None:
-            torch.mul(F.rms_norm(turned, (dim,), eps=self.eps), layer.qk_norm, out=turned)
-        if layer.rotary:
-            swapped = turned.roll(dim // 2, dims=-1)
-            torch.addcmul(turned * cos, swapped, sin, out=turned)
-        self.kv_cache.write(index, batch.write_slots, qkv.narrow(1, heads, 2 * kv_heads))
-        query, key, value = qkv.split([heads, kv_heads, kv_heads], dim=1)
+        query, key, value = self.ops.turn_and_store(
+            qkv,
+            layer.qk_norm,
+            (cos, sin) if layer.rotary else None,
+            self.kv_cache,
+            index,
+            batch.write_slots,
+        )
         attended = self.attention.attend(
             query,
             key,
