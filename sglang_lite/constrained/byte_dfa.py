@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import numpy as np
+
 from sglang_lite.constrained.automaton import ANY_REMAINDER, DEAD, Automaton, any_text
-from sglang_lite.constrained.encoding import Encoding, Node, first_row
+from sglang_lite.constrained.dfa import Targets
+from sglang_lite.constrained.encoding import Encoding, Node, Row, first_row
 from sglang_lite.constrained.ir import Bound, ByteDFA
 from sglang_lite.constrained.lengths import Bounded
 from sglang_lite.errors import GrammarTooComplex
 
 MAX_STATES = 100_000
-_NOWHERE = (DEAD,) * 256
+_NOWHERE = Row([0] * 256, ())
+_OPEN = Row([int(byte == 0x22) for byte in range(256)], ())
 
 
 class TextDFA(ByteDFA):
@@ -54,8 +58,15 @@ class TextDFA(ByteDFA):
         row = self._rows[state]
         if row is None:
             with self._lock:
-                row = self._rows[state] = self._make_row(self._keys[state])
+                pattern, items = self._pattern(self._keys[state])
+                row = self._rows[state] = pattern.pick(items)
         return row
+
+    def array(self, state: int) -> Targets:
+        """:meth:`row` as an array, without the tuple."""
+        with self._lock:
+            pattern, items = self._pattern(self._keys[state])
+        return np.array(items, np.int32).take(pattern.entries)
 
     def accepts(self, state: int) -> bool:
         """True where the bytes so far are a text of the language."""
@@ -160,11 +171,12 @@ class TextDFA(ByteDFA):
             self._ids[key] = state
         return state
 
-    def _make_row(self, key: Any) -> tuple[int, ...]:
+    def _pattern(self, key: Any) -> tuple[Row, list[int]]:
+        """What the bytes do after ``key``, and the states that its entries stand for."""
         if key == "close":
-            return _NOWHERE
+            return _NOWHERE, [DEAD]
         if key == "open":
-            return (*_NOWHERE[:0x22], self._number(0), *_NOWHERE[0x23:])
+            return _OPEN, [DEAD, self._number(0)]
         quote = DEAD
         if isinstance(key, int):
             partition, targets = self.automaton.arcs(key)
@@ -178,7 +190,7 @@ class TextDFA(ByteDFA):
         items += [t if t == DEAD else self._number(t) for t in targets]
         for node, classes in row.children:
             items.append(self._middle(node, tuple([targets[c] for c in classes])))
-        return row.pick(items)
+        return row, items
 
     def _middle(self, node: Node, targets: tuple[int, ...]) -> int:
         return DEAD if max(targets) == DEAD else self._number((node, targets))

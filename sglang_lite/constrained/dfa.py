@@ -6,6 +6,12 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
+Targets = NDArray[np.int32]
+"""For each byte the state it leads to, -1 where it is refused."""
+
 
 class Bound(NamedTuple):
     """A state as one of a simpler automaton that does not count characters.
@@ -43,6 +49,10 @@ class ByteDFA(Protocol):
 
     def row(self, state: int) -> Seq[int]:
         """The 256 targets of ``state``, -1 where the byte is refused."""
+
+    def array(self, state: int) -> Targets:
+        """:meth:`row` as int32[256]."""
+        return np.array(self.row(state), np.int32)
 
     def accepts(self, state: int) -> bool:
         """True where the text so far is in the language."""

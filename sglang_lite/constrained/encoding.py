@@ -21,6 +21,9 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sglang_lite.constrained.charset import END, Partition
 
 Encoding = Literal["utf8", "json", "json-canonical"]
@@ -61,12 +64,16 @@ class Function(NamedTuple):
 
 
 class Row:
-    """What each byte does: ``pick`` takes 256 of [refused, quote, classes..., children...]."""
+    """What each byte does: an index into [refused, quote, classes..., children...].
 
-    __slots__ = ("children", "pick")
+    ``pick`` takes the 256 entries of such a list, ``entries`` are the indices (intp[256]).
+    """
+
+    __slots__ = ("children", "entries", "pick")
 
     def __init__(self, entries: Sequence[int], children: Sequence[Child]) -> None:
         self.pick: Callable[[Sequence[int]], tuple[int, ...]] = itemgetter(*entries)
+        self.entries: NDArray[np.intp] = np.array(entries, np.intp)
         self.children = tuple(children)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -42,7 +43,7 @@ class Moves(Protocol):
 Run = tuple[int, int, int, int]
 """Nodes ``start`` to ``end`` in depth-first order, all with one symbol, each the child of the last.
 
-The first is below node ``above`` of the same order, or below node ``-1 - above`` of the trie.
+The first is below the last node of run ``above``, or below node ``-1 - above`` of the trie.
 """
 
 
@@ -55,6 +56,7 @@ class Levels:
         self.parent, self.symbol = parent.astype(np.intp), symbol.astype(np.intp)
         self._deep = bounds[min(DEEP, len(bounds) - 1)]
         self._deep_nodes, self._runs = self._find_runs()
+        self._run_lengths = np.array([end - start for _, _, start, end in self._runs], np.intp)
 
     def _find_runs(self) -> tuple[Int32, list[Run]]:
         """The nodes from level DEEP on, depth first, as runs of one symbol."""
@@ -73,9 +75,21 @@ class Levels:
             while len(kids) == 1 and symbol[kids[0] - deep] == symbol[node - deep]:
                 nodes.append(kids[0])
                 kids = children.get(kids[0], [])
+            work += [(kid, len(runs)) for kid in kids]
             runs.append((above, symbol[node - deep], start, len(nodes)))
-            work += [(kid, len(nodes) - 1) for kid in kids]
         return np.array(nodes, np.int32), runs
+
+    @cached_property
+    def _ancestors(self) -> list[NDArray[np.intp]]:
+        """For the nodes from level DEEP on: the one 1, 2, 4, 8... levels up, or their number."""
+        deep = self._deep
+        above = np.append(self.parent[deep:] - deep, -1)
+        above[above < 0] = len(above) - 1
+        found = []
+        while (above < len(above) - 1).any():
+            found.append(above)
+            above = above[above]
+        return found
 
     def sweep(self, states: Int32, moves: Moves) -> None:
         """Fill ``states`` (int32[N]) from that of the root; negative = not reached."""
@@ -99,29 +113,47 @@ class Levels:
 
     def _sweep_deep(self, states: Int32, moves: Moves) -> None:
         """Few nodes on many levels, mostly runs of one character: run by run."""
-        width = moves.width
-        found = [DEAD] * len(self._deep_nodes)
+        width, target_of = moves.width, moves.flat().item
+        last: list[int] = []
+        odd: list[tuple[int, int]] = []
         for above, symbol, start, end in self._runs:
-            state = found[above] if above >= 0 else int(states[-1 - above])
+            state = last[above] if above >= 0 else states.item(-1 - above)
             for at in range(start, end):
                 if state < 0:
+                    state = DEAD  # below a split class, too
                     break
-                target = moves.flat().item(state * width + symbol)
+                target = target_of(state * width + symbol)
                 if target == UNKNOWN:
                     moves.fetch(np.array([state], np.int32))
-                    target = moves.flat().item(state * width + symbol)
+                    target_of = moves.flat().item
+                    target = target_of(state * width + symbol)
                 if target == state:
-                    found[at:end] = [state] * (end - at)
                     break
-                found[at] = state = target
+                state = target
+                if at < end - 1:
+                    odd.append((at, state))
+            last.append(state)
+        # Nearly all runs are one node, or stay in one state.
+        found = np.array(last, np.int32).repeat(self._run_lengths)
+        for at, state in odd:
+            found[at] = state
         states[self._deep_nodes] = found
 
     def chars(self, ends: Flags) -> Int32:
         """For each node how many nodes on the way to it, itself included, are set in ``ends``."""
         found = ends.astype(np.int32)
         found[0] = 0
-        for start, end in pairwise(self.bounds[1:]):
+        for start, end in pairwise(self.bounds[1 : DEEP + 1]):
             found[start:end] += found[self.parent[start:end]]
+        deep = self._deep
+        if deep < len(found):
+            # Below, sums over 1, 2, 4, 8... levels: far fewer operations than levels.
+            first = found[deep : self.bounds[DEEP + 1]]
+            first += found[self.parent[deep : self.bounds[DEEP + 1]]]
+            below = np.append(found[deep:], 0).astype(np.int32)
+            for above in self._ancestors:
+                below += below[above]
+            found[deep:] = below[:-1]
         return found
 
 
@@ -145,6 +177,10 @@ class ByteTrie:
         self.node_of_id = np.full(size, self.count, np.intp)
         ends = np.repeat(np.arange(self.count, dtype=np.int32), np.diff(trie.token_start))
         self.node_of_id[trie.tokens] = ends
+
+    def held(self, nodes: Int32) -> int:
+        """How many nodes :meth:`members` gives."""
+        return len(nodes)
 
     def members(self, nodes: Int32) -> tuple[Int32, Int32]:
         """(``nodes``, their indices)."""
@@ -192,6 +228,10 @@ class ClassTrie:
         # The type of indices, or numpy would convert them at each use.
         self.node_of_id = np.full(size, self.count, np.intp)
         self.node_of_id[trie.tokens] = ends
+
+    def held(self, nodes: Int32) -> int:
+        """How many nodes :meth:`members` gives."""
+        return int((self._member_start[nodes + 1] - self._member_start[nodes]).sum())
 
     def members(self, nodes: Int32) -> tuple[Int32, Int32]:
         """(the byte trie's nodes of all ``nodes``, for each the index of its class node)."""

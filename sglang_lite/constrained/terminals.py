@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sglang_lite.constrained.ir import Bound, ByteDFA
-from sglang_lite.constrained.levels import DEAD, UNKNOWN, ByteTrie, ClassTrie, Flags, Levels
+from sglang_lite.constrained.levels import DEAD, ByteTrie, ClassTrie, Flags, Levels
+from sglang_lite.constrained.moves import SPLIT, ByteMoves, ClassMoves
 from sglang_lite.constrained.profiles import Profile, Reach
 from sglang_lite.constrained.tables import Scan
 from sglang_lite.constrained.trie import Int32, Place, distinct, ranges
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
     from sglang_lite.constrained.counted import Measure
     from sglang_lite.constrained.tables import Tables
 
-SPLIT = -2
-"""In the class table: the automaton tells the bytes of this class apart."""
-
 MANY_SPLIT = 2000
 """With more nodes below split classes than this the byte trie is swept as a whole."""
 
 FEW_BYTES = 6
 FEW_NODES = 120
 """The walk node by node begins where at most so many bytes go on, and gives up after so many."""
+
+FEW_HELD = 4000
+"""Nodes whose ids are gathered one by one; for more, every id asks for its node."""
 
 NONE = np.zeros(0, np.int32)
 
@@ -55,6 +56,7 @@ class TerminalTable:
         self._measures: dict[tuple[Place, int, int], Measure] = {}
         self._loop: TerminalTable | None = None
         self._profiles: dict[int, Profile] = {}
+        self._live: dict[int, tuple[tuple[int, int, bool], ...]] = {}
         self._endings: dict[int, tuple[Levels, Int32]] = {}
         self.by_byte = ByteMoves(dfa)
         self._by_class: ClassMoves | None = None
@@ -83,6 +85,7 @@ class TerminalTable:
         """Forget what was found so far, to give its memory back; any thread may go on using it."""
         for memo in (self._scans, self._reaches, self._measures, self._profiles, self._endings):
             memo.clear()
+        self._live.clear()
         # Whoever is reading the arrays has them at hand.
         self.by_byte, self._by_class, self._charged = ByteMoves(self.dfa), None, 0
 
@@ -147,23 +150,34 @@ class TerminalTable:
         """Node by node; None if there are too many."""
         if len(place.nodes) > FEW_NODES:
             return None
-        trie, rows = self.tables.trie, self.dfa.row
+        trie, ways = self.tables.trie, self._live_bytes
         inside: list[int] = []
         exits: list[int] = []
         work = [(int(node), state) for node in place.nodes]
-        text, first, last = trie.bytes, trie.first_child, trie.last_child
+        find, first, last = trie.bytes.find, trie.first_child, trie.last_child
         while work:
             if len(inside) + len(exits) + len(work) > FEW_NODES:
                 return None
             node, at = work.pop()
             start, end = first[node], last[node]
-            row = rows(at)
-            for child in range(start, end):
-                target = row[text[child]]
-                if target >= 0:
-                    (exits if self.dfa.accepts(target) else inside).append(child)
-                    work.append((child, target))
+            if start < end:
+                for byte, target, accepts in ways(at):
+                    child = find(byte, start, end)
+                    if child >= 0:
+                        (exits if accepts else inside).append(child)
+                        work.append((child, target))
         return self._reached(np.array(inside, np.int32), np.array(exits, np.int32))
+
+    def _live_bytes(self, state: int) -> tuple[tuple[int, int, bool], ...]:
+        """(byte, target, whether it accepts) for the bytes that ``state`` does not refuse."""
+        found = self._live.get(state)
+        if found is None:
+            dfa, row = self.dfa, self.dfa.row(state)
+            accepts = {target: dfa.accepts(target) for target in set(row) if target >= 0}
+            found = self._live[state] = tuple(
+                [(byte, t, accepts[t]) for byte, t in enumerate(row) if t >= 0]
+            )
+        return found
 
     def _reached(self, inside: Int32, exits: Int32) -> Reach:
         return Reach(*self.tables.compact(self.tables.trie.tokens_at(inside)), exits)
@@ -219,12 +233,16 @@ class TerminalTable:
         return states
 
     def _gather(self, trie: ClassTrie | ByteTrie, states: Int32) -> Reach:
-        accepts = self.accepting(states)
-        inside = np.append((states >= 0) & ~accepts, False)
-        # The root is where tokens begin; none ends there.
-        accepts[0] = inside[0] = False
-        row = self.tables.pack_flags(inside.take(trie.node_of_id))
-        return Reach((row,), (), trie.members(np.flatnonzero(accepts).astype(np.int32))[0])
+        live = np.flatnonzero(states[1:] >= 0).astype(np.int32)
+        live += 1  # the root is where tokens begin; none ends there
+        accepts = self.accepting(states[live])
+        exits = trie.members(live[accepts])[0]
+        inside = live[~accepts]
+        if trie.held(inside) < FEW_HELD:
+            return self._reached(trie.members(inside)[0], exits)
+        flags = np.zeros(trie.count + 1, np.bool_)
+        flags[inside] = True
+        return Reach((self.tables.pack_flags(flags.take(trie.node_of_id)),), (), exits)
 
     def _like(self, state: int, plain: TerminalTable, body: int) -> Reach:
         """The insides of the plain string; of its exits, those that this automaton accepts."""
@@ -286,113 +304,3 @@ class TerminalTable:
         moves = self.by_byte
         moves.flag(int(states.max(initial=DEAD)))
         return moves.accepts[states] & (states >= 0)
-
-
-class ByteMoves:
-    """The rows of a DFA as one array, filled as states are asked for."""
-
-    width = 256
-
-    def __init__(self, dfa: ByteDFA) -> None:
-        self._dfa = dfa
-        self._lock = threading.RLock()
-        self._targets = _no_targets(8, 256)
-        self._known = np.zeros(10, np.bool_)
-        self._known[-2:] = True
-        self._flagged = 0
-        self.accepts: Flags = np.zeros(10, np.bool_)
-        """By state; the last entries, for the indices -1 and -2, are False."""
-
-    def flat(self) -> Int32:
-        """See :class:`Moves`."""
-        return self._targets
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory of the arrays."""
-        return self._targets.nbytes
-
-    def fetch(self, states: Int32) -> None:
-        """Ask the automaton for the rows of ``states`` that were not used before."""
-        with self._lock:
-            self.flag(int(states.max(initial=DEAD)))
-            known = self._known[states]
-            if not known.all():
-                for state in np.unique(states[~known]).tolist():
-                    row = self._dfa.row(state)
-                    # Room for the targets first: a state in an array has a row in the others.
-                    self.flag(max(row))
-                    self._targets[state * 256 : (state + 1) * 256] = row
-                    self._known[state] = True
-
-    def flag(self, top: int) -> None:
-        """Make room for the states up to ``top`` and ask which of them accept."""
-        with self._lock:
-            if top < self._flagged:
-                return
-            size = len(self.accepts) - 2
-            if top >= size:
-                grown = max(2 * size, top + 1)
-                targets = _no_targets(grown, 256)
-                targets[: size * 256] = self._targets[: size * 256]
-                known = np.zeros(grown + 2, np.bool_)
-                known[:size], known[-2:] = self._known[:size], True
-                accepts = np.zeros(grown + 2, np.bool_)
-                accepts[:size] = self.accepts[:size]
-                self._targets, self._known, self.accepts = targets, known, accepts
-            for state in range(self._flagged, top + 1):
-                self.accepts[state] = self._dfa.accepts(state)
-            self._flagged = top + 1
-
-
-class ClassMoves:
-    """The same by symbols of a class trie; SPLIT where the bytes of a class part."""
-
-    width = 512
-
-    def __init__(self, moves: ByteMoves, trie: ClassTrie) -> None:
-        self._moves = moves
-        self._trie = trie
-        self._lock = threading.Lock()
-        self._targets = _no_targets(8, 512)
-
-    def flat(self) -> Int32:
-        """See :class:`Moves`."""
-        return self._targets
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory of the array."""
-        return self._targets.nbytes
-
-    def fetch(self, states: Int32) -> None:
-        """Ask for the rows of ``states`` that were not used before."""
-        with self._lock:
-            self._moves.fetch(states)
-            # As many rows as by byte: states in an array have a row in the others.
-            room = len(self._moves.accepts) - 2
-            size = len(self._targets) // 512 - 2
-            if room > size:
-                grown = _no_targets(room, 512)
-                grown[: size * 512] = self._targets[: size * 512]
-                self._targets = grown
-            table = self._targets.reshape(-1, 512)
-            missing = np.unique(states[table[states, 0] == UNKNOWN])
-            if len(missing):
-                table[missing] = self._classified(missing)
-
-    def _classified(self, states: Int32) -> Int32:
-        classes, samples = self._trie.classes, self._trie.samples
-        targets = self._moves.flat().reshape(-1, 256)[states]
-        found = targets[:, samples]
-        # One byte that differs spoils its class.
-        rows, bytes_ = np.nonzero(found[:, classes] != targets)
-        found[rows, classes[bytes_]] = SPLIT
-        unused = np.full((len(found), 256 - found.shape[1]), DEAD, np.int32)
-        return np.concatenate([found, unused, targets], axis=1)
-
-
-def _no_targets(states: int, width: int) -> Int32:
-    targets = np.full((states + 2) * width, UNKNOWN, np.int32)
-    targets[-2 * width :] = DEAD
-    return targets
