@@ -2,6 +2,7 @@
 
     python benchmarks/language.py nodes            # the interpreter's cost per node, no model
     python benchmarks/language.py batch --rows 1000   # run_batch against the same calls by hand
+    python benchmarks/language.py layout           # whitespace in JSON: time and right answers
 
 ``batch`` runs ROWS x 3 gens through ``run_batch`` and straight on the engine (prompts as token
 ids, the same texts, the same number in flight) in turns, so that a noisy machine is noisy for both;
@@ -12,8 +13,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import statistics
 import time
+
+from pydantic import BaseModel, Field
 
 import sglang_lite as sgl
 
@@ -125,6 +129,74 @@ def batch(rows: int, tokens: int, limit: int, rounds: int, model: str | None) ->
             )
 
 
+class Person(BaseModel):
+    """What is asked of each text."""
+
+    name: str = Field(max_length=40)
+    age: int = Field(ge=0, le=150)
+    city: str = Field(max_length=40)
+    likes: list[str] = Field(max_length=3)
+
+
+NAMES = ["Ada Lovelace", "Bo", "王伟", "Zoë Ñandú", "Grace Hopper", "Иван Петров"]
+CITIES = ["London", "New York", "北京", "Zürich", "Łódź"]
+LIKES = [["tea"], ["chess", "running"], ["old maps", "rain", "jazz"]]
+PEOPLE = [
+    Person(name=NAMES[i % 6], age=20 + i, city=CITIES[i % 5], likes=LIKES[i % 3]) for i in range(30)
+]
+
+LAYOUTS: dict[str, dict[str, object]] = {
+    "up to 16 blanks in a gap": {"max_whitespace": 16},
+    "up to 1 blank in a gap": {"max_whitespace": 1},
+    "compact": {"max_whitespace": 0},
+    'fixed ", " and ": "': {"separators": (", ", ": ")},
+}
+
+
+@sgl.function
+def extract(s: sgl.ProgramState, person: Person) -> None:
+    """Ask for a record whose fields are known."""
+    likes = " and ".join(person.likes)
+    text = f"{person.name} is {person.age} years old, lives in {person.city} and likes {likes}."
+    s += sgl.user(f"Extract name, age, city and likes as JSON.\n\nText: {text}")
+    s += sgl.assistant(sgl.gen("person", max_tokens=200))
+
+
+def layout(model: str | None) -> None:
+    """Extraction under each layout: how much is sampled, how long it takes, what is right."""
+    fields = list(Person.model_fields)
+    with sgl.Engine(model) as engine:
+        print("layout                    complete  right fields  sampled  tokens  seconds")
+        for name, options in LAYOUTS.items():
+            constraint = sgl.JsonSchema.of(Person, max_digits=18, **options)
+            sampling = sgl.SamplingParams(temperature=0, constraint=constraint)
+            engine.flush_cache()
+            extract.run(PEOPLE[0], backend=engine, sampling=sampling)  # compiled once
+            begin = time.perf_counter()
+            states = [extract.run(p, backend=engine, sampling=sampling) for p in PEOPLE]
+            seconds = time.perf_counter() - begin
+            complete = [state.finish_reason("person") == "stop" for state in states]
+            right = sum(
+                _field(state["person"], field) == getattr(person, field)
+                for person, state in zip(PEOPLE, states, strict=True)
+                for field in fields
+            )
+            usages = [state.usage("person") for state in states]
+            tokens = sum(usage.completion_tokens for usage in usages)
+            sampled = sum(usage.sampled_tokens for usage in usages)
+            print(
+                f"{name:25} {sum(complete):3} of {len(PEOPLE)}  {right:4} of "
+                f"{len(PEOPLE) * len(fields)}  {sampled / tokens:7.0%}  {tokens:6}  {seconds:7.1f}"
+            )
+
+
+def _field(text: str, name: str) -> object:
+    try:
+        return json.loads(text)[name]
+    except (ValueError, KeyError):
+        return None
+
+
 def _clocks() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
@@ -139,7 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=["nodes", "batch"])
+    parser.add_argument("what", choices=["nodes", "batch", "layout"])
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--tokens", type=int, default=4)
@@ -149,6 +221,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.what == "nodes":
         nodes(args.count)
+    elif args.what == "layout":
+        layout(args.model)
     else:
         batch(args.rows, args.tokens, args.limit, args.rounds, args.model)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sized
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
 
 from sglang_lite.errors import InvalidRequest
 from sglang_lite.lang.backends.cassette import Cassette, Tape
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from sglang_lite.lang.program import SglFunction
 
 DEFAULT_CONCURRENCY = 64
+
+Progress = bool | Callable[[int, "int | None"], None]
+"""True for a bar; or a function of (rows that have finished, all rows or None)."""
 
 
 def in_body_pool(run: Run, body: Callable[[Any], Any], state: Any) -> Future[Any]:
@@ -48,6 +53,7 @@ class BatchSettings:
     on_error: str = "raise"
     ordered: bool = True
     journal: str | None = None
+    progress: Progress = False
 
     @classmethod
     def split(cls, options: Mapping[str, Any]) -> tuple[BatchSettings, dict[str, Any]]:
@@ -65,7 +71,8 @@ class BatchSettings:
         if rest.pop("stream", False):
             raise InvalidRequest("stream", True, "False in a batch; run() streams")
         ordered, journal = rest.pop("ordered", True), rest.pop("journal", None)
-        return cls(limit, on_error, ordered, journal), rest
+        progress = rest.pop("progress_bar", False) or rest.pop("progress", False)
+        return cls(limit, on_error, ordered, journal, progress), rest
 
 
 class Batch:
@@ -105,6 +112,18 @@ class Batch:
 
     async def results(self) -> AsyncIterator[tuple[int, ProgramState]]:
         """(row number, state), in order or as they finish."""
+        progress = self._settings.progress
+        total = len(self._rows) if isinstance(self._rows, Sized) else None
+        with tqdm(total=total, disable=progress is not True, unit="row") as bar:
+            finished = 0
+            async for pair in self._results():
+                finished += 1
+                bar.update()
+                if callable(progress):
+                    progress(finished, total)
+                yield pair
+
+    async def _results(self) -> AsyncIterator[tuple[int, ProgramState]]:
         limit = self._settings.max_concurrency
         rows = enumerate(self._rows)
         running: dict[asyncio.Task[ProgramState], int] = {}

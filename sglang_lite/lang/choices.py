@@ -38,6 +38,11 @@ class ChoicesSamplingMethod(ABC):
         """True where the choices must also be scored without the prompt."""
         return False
 
+    @property
+    def neutral_context(self) -> str:
+        """After which text the choices are scored when they are scored without the prompt."""
+        return ""
+
     @abstractmethod
     def __call__(
         self,
@@ -162,8 +167,20 @@ class GreedyTokenSelection(_Scored):
 class UnconditionalLikelihoodNormalized(_Scored):
     """The mean gain of each token's log probability over the choice without the prompt.
 
-    The first token of a choice that stands alone has no log probability and counts as 0.
+    ``context`` stands in the prompt's place there, such as "Answer: ".  Without one, the first
+    token of a choice has no log probability and counts as 0.
     """
+
+    def __init__(self, context: str = "") -> None:
+        self._context = context
+
+    def given(self, context: str) -> UnconditionalLikelihoodNormalized:
+        """The same method with a neutral context of your own."""
+        return UnconditionalLikelihoodNormalized(context)
+
+    @property
+    def neutral_context(self) -> str:
+        return self._context
 
     @property
     def requires_unconditional_logprobs(self) -> bool:

@@ -6,16 +6,12 @@ nodes are those of :mod:`sglang_lite.lang.nodes`.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from sglang_lite.constraint import (
-    Constraint,
-    JsonSchema,
-    Regex,
-    constraint_from_fields,
-)
+from sglang_lite.constraint import Constraint, Regex, constraint_from_fields
 from sglang_lite.errors import InvalidRequest, NotSupported
 from sglang_lite.lang.choices import ChoicesSamplingMethod, token_length_normalized
 from sglang_lite.lang.nodes import (
@@ -29,7 +25,7 @@ from sglang_lite.lang.nodes import (
     as_expression,
     parts,
 )
-from sglang_lite.lang.typed import TypedValue
+from sglang_lite.lang.typed import TypedValue, layout
 from sglang_lite.sampling_params import SamplingParams
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -87,6 +83,7 @@ def gen(
     lt: float | None = None,
     min_length: int | None = None,
     max_length: int | None = None,
+    whitespace: int | None = None,
     ebnf: str | None = None,
     lark: str | None = None,
     repetition_penalty: float | None = None,
@@ -101,8 +98,10 @@ def gen(
     and ``temperature=1.0``.  At most one of ``dtype`` (SGLang's: the value stays a str), ``type``
     (the value is of that type, see :mod:`sglang_lite.lang.typed`; ``ge``…``max_length`` bound it),
     ``regex``, ``json_schema``, ``ebnf``, ``lark`` and ``choices`` may be given.  With ``choices``
-    this is :func:`select`.  ``heal`` switches token healing at the seam to the literal before:
-    None heals where a constraint meets a literal that ends in the middle of a word's spacing.
+    this is :func:`select`.  JSON is written on one line, with ", " and ": "; ``whitespace=n``
+    allows up to n whitespace characters in each gap instead (0: compact).  ``heal`` switches token
+    healing at the seam to the literal before: None heals where a constraint meets a literal that
+    ends in the middle of a word's spacing.
 
     Raises :class:`InvalidRequest` or :class:`InvalidRegex` at the call.
     """
@@ -124,6 +123,7 @@ def gen(
         dtype=dtype,
         type_=type,
         bounds={key: value for key, value in bounds.items() if value is not None},
+        whitespace=whitespace,
         json_schema=json_schema,
         regex=regex,
         ebnf=ebnf,
@@ -170,8 +170,16 @@ def checked_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: getattr(params, key) for key in given}
 
 
+@functools.lru_cache(maxsize=256)
+def _parsed(pattern: str) -> None:
+    """Raise :class:`InvalidRegex` for what no backend could enforce: malformed or not regular."""
+    from sglang_lite.constrained.regex_parser import parse
+
+    parse(pattern)
+
+
 def _constraint(
-    *, dtype: Any, type_: Any, bounds: dict[str, Any], **fields: Any
+    *, dtype: Any, type_: Any, bounds: dict[str, Any], whitespace: int | None, **fields: Any
 ) -> tuple[Constraint | None, TypedValue | None]:
     kinds = [key for key, value in fields.items() if value is not None]
     kinds = [
@@ -185,18 +193,22 @@ def _constraint(
     if bounds and type_ is None:
         key, value = next(iter(bounds.items()))
         raise InvalidRequest(key, value, "bounds go with type=")
+    schema = fields["json_schema"]
+    if whitespace is not None and type_ is None and schema is None:
+        raise InvalidRequest("whitespace", whitespace, "only with json_schema= or type=")
     if dtype is not None:
         known = dtype.__name__ if isinstance(dtype, type) else dtype
         if known not in DTYPE_PATTERNS:
             raise InvalidRequest("dtype", dtype, "int, float, str, bool or their names")
         return Regex(DTYPE_PATTERNS[known]), None
     if type_ is not None:
-        value_type = TypedValue.of(type_, **bounds)
+        value_type = TypedValue.of(type_, whitespace=whitespace, **bounds)
         return value_type.constraint, value_type
-    schema = fields.get("json_schema")
-    if isinstance(schema, type):
-        return JsonSchema.of(schema), TypedValue.of(schema)
-    return constraint_from_fields(**fields), None
+    if fields["regex"]:
+        _parsed(fields["regex"])
+    options = None if schema is None or schema == "" else layout(whitespace)
+    constraint = constraint_from_fields(**fields, json_options=options)
+    return constraint, TypedValue.of(schema) if isinstance(schema, type) else None
 
 
 def gen_int(name: str | None = None, **arguments: Any) -> Expression:
@@ -230,6 +242,8 @@ def select(
         raise InvalidRequest("temperature", temperature, "a finite number, at least 0")
     if not isinstance(choices_method, ChoicesSamplingMethod):
         raise InvalidRequest("choices_method", choices_method, "a ChoicesSamplingMethod")
+    if terminator == "" and "" in choices:
+        raise InvalidRequest("terminator", "", "a text, because one of the choices is empty")
     where = source_line()
     return Select(_name(name), _choices(choices), temperature, choices_method, terminator, where)
 

@@ -202,7 +202,7 @@ def _shown(variable: Variable) -> Any:
 
 async def run_select(executor: Executor, node: Select, variable: Variable) -> None:
     """Score the choices, decide, append the decision as a literal."""
-    run = executor.run
+    run, method = executor.run, node.method
     if len(node.choices) == 1:
         _decide(executor, node, variable, node.choices[0], {}, [0.0])
         return
@@ -215,9 +215,9 @@ async def run_select(executor: Executor, node: Select, variable: Variable) -> No
         prompt,
         node.choices,
         suffix=_terminator(executor, node),
-        unconditional=node.method.requires_unconditional_logprobs,
+        unconditional=method.neutral_context if method.requires_unconditional_logprobs else None,
     )
-    decision = node.method(
+    decision = method(
         choices=list(node.choices),
         normalized_prompt_logprobs=[mean(logprobs_of(entries)) for entries in scored.input],
         input_token_logprobs=scored.input,

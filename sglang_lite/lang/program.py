@@ -10,11 +10,11 @@ import types
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from tqdm import tqdm
-
 from sglang_lite.errors import InvalidRequest, NotSupported
 from sglang_lite.lang import batch, tracing
+from sglang_lite.lang.backends.fuzz import Fuzz
 from sglang_lite.lang.backends.registry import as_backend
+from sglang_lite.lang.batch import Progress
 from sglang_lite.lang.call import Call, own_parameters
 from sglang_lite.lang.events import Event
 from sglang_lite.lang.expressions import gen
@@ -184,6 +184,7 @@ class SglFunction:
         *,
         num_threads: int | Literal["auto"] = "auto",
         max_concurrency: int | None = None,
+        progress: Progress = False,
         progress_bar: bool = False,
         generator_style: bool = False,
         on_error: Literal["raise", "return"] = "raise",
@@ -197,6 +198,8 @@ class SglFunction:
         * ``max_concurrency`` (SGLang's ``num_threads``): most rows in flight; "auto" is 64.
         * ``generator_style``: an iterator of states instead of a list, bounded in memory;
           ``ordered=False`` yields them as they finish (see :meth:`imap` for the row numbers).
+        * ``progress`` (SGLang's ``progress_bar``): True shows a bar; a function is called with
+          (rows that have finished, all rows or None) after each.
         * ``on_error``: "raise" stops at the first failed row; "return" goes on, and that row's
           state raises when it is read (``state.error()`` tells).
         * ``journal``: a JSONL file to which every answer of the model is appended; a batch that
@@ -208,7 +211,7 @@ class SglFunction:
             rows,
             num_threads=num_threads,
             max_concurrency=max_concurrency,
-            progress_bar=progress_bar,
+            progress=progress or progress_bar,
             on_error=on_error,
             ordered=ordered,
             journal=journal,
@@ -221,16 +224,12 @@ class SglFunction:
 
     def imap(self, rows: Iterable[Any], **options: Any) -> Iterator[tuple[int, ProgramState]]:
         """(row number, state) of every row; the options are those of :meth:`run_batch`."""
-        progress_bar = options.pop("progress_bar", False)
         settings, options = batch.BatchSettings.split(options)
         plan = batch.Batch(self, rows, settings, options)
-        total = len(rows) if hasattr(rows, "__len__") else None  # type: ignore[arg-type]
 
         def results() -> Iterator[tuple[int, ProgramState]]:
-            with BODIES.waiting(), tqdm(total=total, disable=not progress_bar) as bar:
-                for pair in iterate(plan.results):
-                    bar.update()
-                    yield pair
+            with BODIES.waiting():
+                yield from iterate(plan.results)
 
         return results()
 
@@ -262,11 +261,12 @@ class SglFunction:
     def check(self, *, backend: Any = None, **arguments: Any) -> list[tracing.Problem]:
         """What is wrong with this program, found without a model (the body runs on dummies).
 
-        Finds undefined variables, wrong expressions, roles that do not fit, constraints that are
-        malformed (or that ``backend`` refuses), and stops that a constraint never lets appear.
+        Finds undefined variables, wrong expressions (such as empty choices), roles that do not
+        fit, constraints that cannot be enforced (by ``backend``; by ours if None), and stops that a
+        constraint never lets appear.
         """
-        refuses = None if backend is None else as_backend(backend).refuses
-        return tracing.check(self, arguments, refuses)
+        asked = Fuzz() if backend is None else as_backend(backend)
+        return tracing.check(self, arguments, asked.refuses)
 
     def cache(self, backend: Any = None) -> None:
         """Compute the program's constant beginning now, so that every run finds it cached."""

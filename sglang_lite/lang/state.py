@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lite.errors import InvalidRequest, NotSupported
 from sglang_lite.lang import streams
+from sglang_lite.lang.chat_template import ChatTemplate
 from sglang_lite.lang.events import Event
 from sglang_lite.lang.executor import Executor, fresh
 from sglang_lite.lang.expressions import role_message, source_line
@@ -61,6 +62,11 @@ class ProgramState:
     def aio(self) -> AsyncProgramState:
         """The awaitable face of the same state: ``await s.aio["x"]``."""
         return AsyncProgramState(self._executor)
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template that turns roles into text; ``template.name`` says where it is from."""
+        return self._run.template()
 
     # Waiting
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sglang_lite.constraint import Choice, Constraint, JsonSchema, Regex
-from sglang_lite.errors import InvalidRequest, SglangLiteError
+from sglang_lite.constraint import Choice, Constraint, Regex
+from sglang_lite.errors import ConstraintError, InvalidRequest, SglangLiteError
 from sglang_lite.lang import nodes
 from sglang_lite.lang.expressions import role_message, source_line
 
@@ -142,8 +141,10 @@ class TraceState:
     @contextmanager
     def _scope(self, begin: Any, end: Any) -> Iterator[None]:
         self._record(begin)
-        yield
-        self._record(end)
+        try:
+            yield
+        finally:
+            self._record(end)
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
@@ -252,7 +253,7 @@ class Problem:
 def check(
     program: SglFunction,
     arguments: dict[str, Any],
-    refuses: Callable[[Constraint], str | None] | None = None,
+    refuses: Callable[[Constraint], str | None],
 ) -> list[Problem]:
     """What is wrong with a program, as far as one can tell without a model.
 
@@ -269,6 +270,8 @@ def check(
         )
     except KeyError as error:
         problems.append(Problem("undefined variable", str(error.args[0]), _line(error)))
+    except ConstraintError as error:
+        problems.append(Problem("constraint", str(error), _line(error)))
     except SglangLiteError as error:
         problems.append(Problem("wrong expression", str(error), _line(error)))
     except Exception as error:
@@ -302,12 +305,12 @@ def _roles(traced: Trace) -> Iterator[Problem]:
 
 
 def _gen_problems(
-    node: nodes.Gen, refuses: Callable[[Constraint], str | None] | None
+    node: nodes.Gen, refuses: Callable[[Constraint], str | None]
 ) -> Iterator[Problem]:
     constraint = node.constraint
     if constraint is None:
         return
-    reason = _malformed(constraint) or (refuses(constraint) if refuses else None)
+    reason = refuses(constraint)
     if reason is not None:
         yield Problem("constraint", f"{node.label}: {reason}", node.where)
         return
@@ -315,18 +318,6 @@ def _gen_problems(
         if _never_contains(constraint, stop):
             told = f"{node.label}: the constraint never lets stop={stop!r} appear"
             yield Problem("unreachable stop", told, node.where)
-
-
-def _malformed(constraint: Constraint) -> str | None:
-    """What a backend is not needed for to see."""
-    if isinstance(constraint, Regex):
-        try:
-            re.compile(constraint.pattern)
-        except re.error as error:
-            return f"regex {constraint.pattern!r}: {error}"
-    if isinstance(constraint, JsonSchema) and json.loads(constraint.schema) is False:
-        return "the schema admits nothing"
-    return None
 
 
 def _never_contains(constraint: Constraint, text: str) -> bool:

@@ -23,7 +23,9 @@ from sglang_lite.errors import InvalidRequest
 MAX_DIGITS = 18
 """Numbers without bounds of their own get at most so many digits: a model may never stop."""
 
-MAX_WHITESPACE = 1
+SEPARATORS = (", ", ": ")
+"""How JSON is written where nothing else is said: the way models write it on one line, with nothing
+left to choose."""
 
 _LEAP_YEAR = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
 _YEAR = r"(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
@@ -61,8 +63,11 @@ class TypedValue:
     labels: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, type_: Any, **bounds: Any) -> TypedValue:
-        """Raises :class:`InvalidRequest` for a type that has no finite description."""
+    def of(cls, type_: Any, *, whitespace: int | None = None, **bounds: Any) -> TypedValue:
+        """``whitespace``: see :func:`layout`.
+
+        Raises :class:`InvalidRequest` for a type that has no finite description.
+        """
         allowed = _BOUNDS.get(type_, ())
         for name, value in bounds.items():
             if name not in allowed:
@@ -79,7 +84,7 @@ class TypedValue:
         if type_ in (int, float):
             kind = "integer" if type_ is int else "number"
             schema = {"type": kind} | {_KEYWORDS[name]: value for name, value in bounds.items()}
-            return cls(type_, _json(schema))
+            return cls(type_, _json(schema, whitespace))
         if type_ is str:
             return cls(type_, _text_of(**bounds))
         if type_ is datetime.date:
@@ -88,7 +93,7 @@ class TypedValue:
             return cls(type_, Regex(f"{_DATE}T{_TIME}{_ZONE}"))
         if type_ is datetime.time:
             return cls(type_, Regex(_TIME))
-        return cls(type_, _json(_schema_of(type_)), is_json=True)
+        return cls(type_, _json(_schema_of(type_), whitespace), is_json=True)
 
     def parse(self, text: str) -> Any:
         """The value that ``text`` stands for."""
@@ -133,13 +138,15 @@ def _text_of(min_length: int | None = None, max_length: int | None = None) -> Co
     return Regex(rf"[\s\S]{{{low},{'' if max_length is None else max_length}}}")
 
 
-def _json(schema: dict[str, Any]) -> JsonSchema:
-    return JsonSchema.of(
-        schema,
-        max_whitespace=MAX_WHITESPACE,
-        max_digits=MAX_DIGITS,
-        additional_properties=False,
-    )
+def layout(whitespace: int | None) -> dict[str, Any]:
+    """Options of :class:`JsonSchema`: up to so many whitespace characters in each gap (0: compact);
+    None fixes :data:`SEPARATORS`."""
+    return {"separators": SEPARATORS} if whitespace is None else {"max_whitespace": whitespace}
+
+
+def _json(schema: dict[str, Any], whitespace: int | None) -> JsonSchema:
+    options = {**layout(whitespace), "max_digits": MAX_DIGITS, "additional_properties": False}
+    return JsonSchema.of(schema, **options)
 
 
 def _schema_of(type_: Any) -> dict[str, Any]:

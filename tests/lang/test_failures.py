@@ -112,6 +112,13 @@ def test_wrong_expressions_fail_at_the_call():
         sgl.gen("x") + 5
 
 
+@pytest.mark.parametrize(("regex", "position"), [("x(a", 1), (r"x(a)\1", 4), ("[z-a]", 1)])
+def test_a_regex_that_nothing_can_enforce_fails_at_the_call_with_its_position(regex, position):
+    with pytest.raises(sgl.InvalidRegex) as caught:
+        sgl.gen("x", regex=regex)
+    assert caught.value.position == position
+
+
 def test_streams_deliver_what_was_produced_and_then_raise():
     state = two_gens.run(backend=sgl.Mock({"x": ["one ", "two ", Boom("late")]}), stream=True)
     pieces = []

@@ -211,6 +211,20 @@ def test_results_come_as_they_finish_with_their_numbers():
     assert pairs[-1][0] == 0
 
 
+def test_progress_is_told_and_shown(capsys):
+    told = []
+    rows = [(f"{i}",) for i in range(3)]
+    ask.run_batch(rows, backend=sgl.Mock("t"), progress=lambda *state: told.append(state))
+    ask.run_batch(iter(rows), backend=sgl.Mock("t"), progress=lambda *state: told.append(state))
+    assert told == [(1, 3), (2, 3), (3, 3), (1, None), (2, None), (3, None)]
+    ask.run_batch(rows, backend=sgl.Mock("t"), progress=True)
+    assert "3/3" in capsys.readouterr().err
+    ask.run_batch(rows, backend=sgl.Mock("t"), progress_bar=True)
+    assert "3/3" in capsys.readouterr().err
+    ask.run_batch(rows, backend=sgl.Mock("t"))
+    assert capsys.readouterr().err == ""
+
+
 def test_rows_are_taken_lazily_and_memory_is_bounded():
     taken = []
 

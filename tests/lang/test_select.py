@@ -8,6 +8,8 @@ import pytest
 
 import sglang_lite as sgl
 from sglang_lite.lang.choices import mean, softmax
+from tests.runtime.toy import toy_engine
+from tests.server.live import serving
 
 # "organ" is one token; "organism" two; the third a word of eight tokens.
 TOKENS = [[-0.1], [-0.1, -0.3], [-0.4, -0.25, -0.1, *[-0.01] * 5]]
@@ -145,6 +147,37 @@ def test_a_choice_that_begins_another_is_scored_with_what_follows(after, expecte
     program.run(True, backend=Recording())
     program.run(False, backend=Recording())
     assert suffixes == [expected, ""]
+
+
+@pytest.mark.parametrize("over_http", [False, True])
+def test_a_neutral_context_stands_in_the_prompts_place(over_http):
+    pmi = sgl.unconditional_likelihood_normalized
+    choices = ["alpha", "beta"]
+
+    def scores(backend, context, method):
+        @sgl.function
+        def program(s):
+            s += context + sgl.select("x", choices, choices_method=method)
+
+        return program.run(backend=backend).get_meta_info("x")
+
+    with toy_engine() as engine, serving(engine) as live:
+        backend = sgl.RuntimeEndpoint(live.url) if over_http else engine
+        found = scores(backend, "prompt ", pmi.given("Answer: "))["unconditional_token_logprobs"]
+        direct = scores(backend, "Answer: ", sgl.sum_logprob)["input_token_logprobs"]
+        alone = scores(backend, "prompt ", pmi)["unconditional_token_logprobs"]
+    for one, other in zip(found, direct, strict=True):
+        assert [e[0] for e in one] == pytest.approx([e[0] for e in other], abs=1e-4)
+    assert [row[0][0] for row in alone] == [None, None]
+
+
+def test_an_empty_choice_needs_a_terminator():
+    with pytest.raises(sgl.InvalidRequest, match="terminator"):
+        sgl.select("x", ["", "s"], terminator="")
+    state = sgl.function(lambda s: s.__iadd__("word" + sgl.select("x", ["", "s"]))).run(
+        backend=scored({"": -1.0, "s": -2.0})
+    )
+    assert (state["x"], state.text()) == ("", "word")
 
 
 def test_wrong_choices_fail_at_the_call():

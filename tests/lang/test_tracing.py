@@ -51,6 +51,18 @@ def test_a_dummy_in_an_f_string_raises():
         reads.trace()
 
 
+def test_a_scope_that_an_exception_leaves_is_closed_in_a_trace_too():
+    @sgl.function
+    def program(s):
+        try:
+            with s.user():
+                raise OSError
+        except OSError:
+            s += sgl.assistant("ok")
+
+    assert program.check() == []
+
+
 def test_tracing_in_one_thread_does_not_disturb_runs_in_another():
     mock = sgl.Mock("t")
     found = []
@@ -124,6 +136,20 @@ def test_check_finds_wrong_expressions_roles_constraints_and_stops():
     assert kinds(malformed) == ["constraint"]
     assert kinds(unreachable) == ["unreachable stop", "unreachable stop"]
     assert kinds(endless) == ["not checked"]
+
+
+def test_check_compiles_constraints_without_a_backend():
+    def unsupported(s):
+        s += sgl.gen("x", json_schema={"type": "array", "uniqueItems": True})
+        s += sgl.gen("y", ebnf="root ::= nowhere")
+
+    def not_regular(s):
+        s += sgl.gen("x", regex=r"(a)\1")
+
+    found = sgl.function(unsupported).check()
+    assert [problem.kind for problem in found] == ["constraint", "constraint"]
+    assert "uniqueItems" in found[0].message
+    assert kinds(not_regular) == ["constraint"]
 
 
 def test_check_asks_a_backend_about_its_constraints():

@@ -107,6 +107,10 @@ def test_a_backend_without_a_template_warns_and_says_what_it_uses(caplog):
     ]
 
 
+def test_a_state_tells_its_template():
+    assert sgl.function(lambda s: s.template.name).run(backend=sgl.Mock()).ret_value == "chatml"
+
+
 def test_control_tokens_count_only_where_the_template_wrote_them():
     control = any_of(["<|end|>", "<|end|>2"])
     pieces = [

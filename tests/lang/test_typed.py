@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 import sglang_lite as sgl
 from sglang_lite.constrained import GrammarCompiler, GrammarMatcher, Vocabulary
-from sglang_lite.constraint import Choice, Regex
+from sglang_lite.constraint import Choice, JsonSchema, Regex
 from sglang_lite.lang.typed import TypedValue
 
 
@@ -218,3 +218,16 @@ def test_a_text_that_breaks_the_constraint_is_not_passed_on():
 def test_labels_become_choices():
     assert TypedValue.of(Colour).constraint == Choice(("red", "blue"))
     assert TypedValue.of(str).constraint is None
+
+
+def test_json_stands_on_one_line_unless_whitespace_is_given():
+    fixed = JsonSchema.of({"type": "object"}, separators=(", ", ": "))
+    schema = '{"type": "object"}'
+    assert sgl.gen("x", json_schema=schema).constraint == fixed
+    assert sgl.gen("x", type=list[int]).constraint.separators == (", ", ": ")
+    loose = sgl.gen("x", json_schema=schema, whitespace=3).constraint
+    assert (loose.max_whitespace, loose.separators) == (3, None)
+    assert sgl.gen("x", type=list[int], whitespace=0).constraint.max_whitespace == 0
+    for options in ({"regex": "a"}, {}):
+        with pytest.raises(sgl.InvalidRequest, match="whitespace"):
+            sgl.gen("x", whitespace=1, **options)

@@ -97,9 +97,12 @@ class Backend(ABC):
         """
 
     async def score(
-        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: bool
+        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: str | None
     ) -> ChoiceScores:
-        """Log probabilities of ``choice + suffix`` after the prompt, for every choice."""
+        """Log probabilities of ``choice + suffix`` after the prompt, for every choice.
+
+        ``unconditional``: a text after which the same tokens are scored too, in the prompt's place.
+        """
         raise NotSupported(f"select is not supported by backend {self.name}")
 
     def token_text(self, token_id: int) -> str | None:

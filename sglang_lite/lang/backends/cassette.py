@@ -123,7 +123,7 @@ class Cassette(Backend):
         self._tape.add(key, prompt.text, answer)
 
     async def score(
-        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: bool
+        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: str | None
     ) -> ChoiceScores:
         """See :meth:`Backend.score`."""
         asked = {"choices": list(choices), "suffix": suffix, "unconditional": unconditional}

@@ -152,7 +152,7 @@ class RuntimeEndpoint(Backend):
         return {"text": prompt.text}
 
     async def score(
-        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: bool
+        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: str | None
     ) -> ChoiceScores:
         """All choices in one request, over the tokens where any of them differs."""
         pieces = [[*prompt.pieces, Piece(choice + suffix)] for choice in choices]
@@ -170,10 +170,19 @@ class RuntimeEndpoint(Backend):
             common = min(common_prefix(row, ids[0]) for row in ids[1:])
             scored = [row[common:] for row in whole[1:]]
         alone = None
-        if unconditional:
-            bare = [[entry[1] for entry in row] for row in scored]
-            alone = await self._logprobs({"input_ids": bare}, 0)
+        if unconditional is not None:
+            before = await self._context(unconditional)
+            bare = [[*before, *(entry[1] for entry in row)] for row in scored]
+            alone = await self._logprobs({"input_ids": bare}, len(before))
         return ChoiceScores(scored, [[] for _ in scored], alone)
+
+    async def _context(self, text: str) -> tuple[int, ...]:
+        if not text:
+            return ()
+        ids = await self.encode([Piece(text)], start=True)
+        if ids is None:
+            raise NotSupported("a neutral context: this server does not tokenise text")
+        return ids
 
     async def _tail(self, prompt: Prompt, choice: str) -> tuple[int, ...]:
         starts = prompt.sealed == 0 and not (prompt.tail and prompt.tail[0].trusted)

@@ -92,7 +92,7 @@ class EngineBackend(Backend):
             stream.abort()
 
     async def score(
-        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: bool
+        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: str | None
     ) -> ChoiceScores:
         """One request per choice, all at once, over the tokens where any choice differs."""
         sealed = (prompt.input_ids or ())[: prompt.sealed]
@@ -104,12 +104,11 @@ class EngineBackend(Backend):
         common = min(common_prefix(row, prompt.input_ids or ()) for row in rows)
         scored = await asyncio.gather(*(self._logprobs(row, common) for row in rows))
         alone = None
-        if unconditional:
-            parts = [row[common:] for row in rows]
-            alone = [
-                self._entries(tokens)
-                for tokens in await asyncio.gather(*(self._logprobs(part, 0) for part in parts))
-            ]
+        if unconditional is not None:
+            before = await self.encode([Piece(unconditional)], start=bool(unconditional))
+            parts = [before + row[common:] for row in rows]
+            found = await asyncio.gather(*(self._logprobs(part, len(before)) for part in parts))
+            alone = [self._entries(tokens) for tokens in found]
         return ChoiceScores(
             input=[self._entries(tokens) for tokens in scored],
             output=[[] for _ in rows],

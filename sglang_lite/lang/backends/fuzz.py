@@ -16,6 +16,7 @@ from sglang_lite.constrained import (
     allocate_token_bitmask,
 )
 from sglang_lite.constraint import Constraint
+from sglang_lite.errors import ConstraintError
 from sglang_lite.lang.backends.base import Backend, ChoiceScores
 from sglang_lite.lang.chat_template import ChatTemplate, chatml
 from sglang_lite.lang.nodes import LogprobOptions
@@ -95,10 +96,18 @@ class Fuzz(Backend):
             return self._random.choice(plain)
         return self._random.choice([token for token in allowed if token != END] or allowed)
 
+    def refuses(self, constraint: Constraint) -> str | None:
+        """What the compiler of this package says of a constraint."""
+        try:
+            self._compiler.compile(constraint)
+        except ConstraintError as error:
+            return str(error)
+        return None
+
     async def score(
-        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: bool
+        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: str | None
     ) -> ChoiceScores:
         """Random probabilities."""
         rows = [[[math.log(self._random.uniform(1e-6, 1)), 0, choice]] for choice in choices]
-        alone = [[[None, 0, choice]] for choice in choices] if unconditional else None
+        alone = [[[None, 0, choice]] for choice in choices] if unconditional is not None else None
         return ChoiceScores(rows, [[] for _ in rows], alone)

@@ -25,7 +25,6 @@ from sglang_lite.constraint import (
 from sglang_lite.errors import BackendError, NotSupported
 from sglang_lite.sampling_params import SamplingParams
 
-
 FILLS_CONTEXT = 1 << 30
 """A server of ours cuts it to the room in the context; null would be its default length."""
 

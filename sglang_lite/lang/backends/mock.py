@@ -101,7 +101,7 @@ class Mock(Backend):
         )
 
     async def score(
-        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: bool
+        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: str | None
     ) -> ChoiceScores:
         """Every choice is one token with the score that ``choose`` gives."""
         self.calls.append((prompt.text, None))
@@ -112,7 +112,7 @@ class Mock(Backend):
         else:
             scores = self._choose(prompt.text, choices)
         rows = [[[score, 0, choice]] for score, choice in zip(scores, choices, strict=True)]
-        alone = [[[None, 0, choice]] for choice in choices] if unconditional else None
+        alone = [[[None, 0, choice]] for choice in choices] if unconditional is not None else None
         return ChoiceScores(rows, [[] for _ in rows], alone)
 
     async def flush_cache(self) -> bool:

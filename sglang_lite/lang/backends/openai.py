@@ -6,6 +6,7 @@ what a server would ignore is refused before anything is sent.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -183,7 +184,7 @@ class OpenAI(Backend):
         return chosen
 
     async def score(
-        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: bool
+        self, prompt: Prompt, choices: Sequence[str], *, suffix: str, unconditional: str | None
     ) -> ChoiceScores:
         """By echoed log probabilities, for completion models."""
         texts = [prompt.text, *(prompt.text + choice + suffix for choice in choices)]
@@ -192,9 +193,10 @@ class OpenAI(Backend):
         common = min(common_prefix(row, tokens[0]) for row in tokens[1:])
         scored = [row[common:] for row in rows[1:]]
         alone = None
-        if unconditional:
-            bare = ["".join(entry[2] for entry in row) for row in scored]
-            alone = [_entries(choice) for choice in await self._echo(bare)]
+        if unconditional is not None:
+            bare = [unconditional + "".join(entry[2] for entry in row) for row in scored]
+            rows = [_entries(choice) for choice in await self._echo(bare)]
+            alone = [_after(row, len(unconditional)) for row in rows]
         return ChoiceScores(scored, [[] for _ in scored], alone)
 
     async def _echo(self, texts: list[str]) -> list[dict[str, Any]]:
@@ -219,6 +221,12 @@ class OpenAI(Backend):
     async def close(self) -> None:
         """Close the connections."""
         await self.http.close()
+
+
+def _after(row: list[list[Any]], length: int) -> list[list[Any]]:
+    """The entries of a row's tokens that begin after so many characters."""
+    begins = itertools.accumulate((len(entry[2]) for entry in row), initial=0)
+    return [entry for begin, entry in zip(begins, row, strict=False) if begin >= length]
 
 
 def _usage(usage: dict[str, Any]) -> Usage:
