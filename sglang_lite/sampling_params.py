@@ -16,6 +16,7 @@ GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing by them would only overflow."""
 
 MAX_STOPS = 32
+MAX_STOP_LENGTH = 1024
 MAX_N = 64
 
 _INT = "an integer"
@@ -167,6 +168,8 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
             raise InvalidRequest(name, value, "texts that are not empty")
     if len(items) > MAX_STOPS:
         raise InvalidRequest(name, value, f"at most {MAX_STOPS} texts")
+    if any(len(item) > MAX_STOP_LENGTH for item in items):
+        raise InvalidRequest(name, value, f"texts of at most {MAX_STOP_LENGTH} characters")
     return tuple(dict.fromkeys(items))
 
 

@@ -74,10 +74,25 @@ def test_errors_stay_small(live: Live) -> None:
     response = live.chat(**{f"{'x' * 4000}{i}": 1 for i in range(100)})
     error_of(response)
     assert len(response.content) < 3000
-    messages = [{"role": "user", "content": 3}] * 1000
+    messages = [{"role": "user", "content": 3}] * 20_000
     response = live.chat(messages=messages)
-    error_of(response)
+    assert error_of(response)["param"] == "messages.0.content"
     assert len(response.content) < 3000
+
+
+def test_a_million_mistakes_are_one_error(live: Live) -> None:
+    """Work on errors that grows with the square of their number once stopped a server."""
+    for path, body in (
+        ("/detokenize", {"tokens": ["a"] * 300_000}),
+        ("/v1/completions", {"prompt": [[1], *["a"] * 300_000]}),
+        (
+            "/v1/chat/completions",
+            {"messages": hello(), "logit_bias": {str(i): [] for i in range(20_000)}},
+        ),
+    ):
+        response = live.post(path, **body)
+        error_of(response)
+        assert len(response.content) < 3000
 
 
 def test_big_bodies() -> None:

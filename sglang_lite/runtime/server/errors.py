@@ -170,9 +170,8 @@ def _from_validation(error: ValidationError) -> ApiError:
     # Of a union's branches the one that got furthest is what the client meant.
     found.sort(key=lambda item: -len(item["loc"]))
     paths = {_dotted(item): item for item in reversed(found)}
-    named = [path for path in paths if not any(o.startswith(f"{path}.") for o in paths)]
-    if not named[0]:
-        named = [""]
+    outer = {path[:at] for path in paths for at, char in enumerate(path) if char == "."}
+    named = [path for path in paths if path not in outer] or [""]
     first, path = paths[named[0]], named[0]
     texts = [f"{name}: {paths[name]['msg']}" if name else paths[name]["msg"] for name in named]
     kind = first["type"]

@@ -12,7 +12,7 @@ from sglang_lite.constraint import Constraint
 from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.server.errors import invalid
 from sglang_lite.runtime.server.schemas.constraints import ConstraintFields
-from sglang_lite.runtime.server.schemas.wire import WireModel
+from sglang_lite.runtime.server.schemas.wire import Many, WireModel
 from sglang_lite.sampling_params import SamplingParams
 
 MAX_LOGPROBS = 20
@@ -60,9 +60,9 @@ class SamplingFields(ConstraintFields):
     repetition_penalty: float | None = None
     n: int | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    stop_regex: str | list[str] | None = None
+    stop: str | Many[str] | None = None
+    stop_token_ids: Many[int] | None = None
+    stop_regex: str | Many[str] | None = None
     include_stop_str_in_output: bool | None = None
     no_stop_trim: bool | None = None
     logit_bias: dict[str, float] | None = None
@@ -168,9 +168,9 @@ class Message(WireModel):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[ContentPart] | None = None
+    content: str | Many[ContentPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Many[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     ignored: ClassVar[frozenset[str]] = frozenset({"refusal", "audio", "annotations", "id"})
@@ -221,12 +221,12 @@ class NamedToolChoice(WireModel):
 class ChatCompletionRequest(SamplingFields):
     """The body of ``POST /v1/chat/completions``."""
 
-    messages: list[Message]
+    messages: Many[Message]
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
-    tools: list[Tool] | None = None
+    tools: Many[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
     parallel_tool_calls: bool = True
     add_generation_prompt: bool = True

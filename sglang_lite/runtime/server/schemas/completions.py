@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from sglang_lite.runtime.server.errors import invalid
 from sglang_lite.runtime.server.schemas.chat import MAX_LOGPROBS, OPENAI_IGNORED, SamplingFields
+from sglang_lite.runtime.server.schemas.wire import Many
 
 MAX_PROMPTS = 256
 DEFAULT_MAX_TOKENS = 16
@@ -14,7 +15,7 @@ DEFAULT_MAX_TOKENS = 16
 class CompletionRequest(SamplingFields):
     """The body of ``POST /v1/completions``; a prompt is a text or token ids, or a list of these."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Many[str] | Many[int] | Many[Many[int]]
     max_tokens: int | None = None
     echo: bool = False
     logprobs: int | None = None

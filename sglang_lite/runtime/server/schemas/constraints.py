@@ -26,7 +26,7 @@ from sglang_lite.constraint import (
 )
 from sglang_lite.errors import InvalidRequest, InvalidSchema
 from sglang_lite.runtime.server.errors import invalid
-from sglang_lite.runtime.server.schemas.wire import WireModel
+from sglang_lite.runtime.server.schemas.wire import Many, WireModel
 
 ANY_OBJECT = {"type": "object"}
 
@@ -71,8 +71,8 @@ class ResponseFormat(WireModel):
     schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
     name: str = ""
     strict: bool | Literal["true", "false"] = True
-    structures: list[dict[str, Any]] | None = None
-    triggers: list[str] | None = None
+    structures: Many[dict[str, Any]] | None = None
+    triggers: Many[str] | None = None
     format: dict[str, Any] | None = None
 
     def to_constraint(self) -> WireConstraint | None:
@@ -118,7 +118,7 @@ class StructuredOutputs(WireModel):
 
     json_: Schema | None = Field(default=None, alias="json")
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Many[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
     structural_tag: str | dict[str, Any] | None = None
@@ -158,7 +158,7 @@ class ConstraintFields(WireModel):
     structured_outputs: StructuredOutputs | None = None
     guided_json: Schema | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Many[str] | None = None
     guided_grammar: str | None = None
     guided_json_object: bool | None = None
     regex: str | None = None

@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from sglang_lite.runtime.server.schemas.chat import ContentPart
 from sglang_lite.runtime.server.schemas.responses import InputItem
-from sglang_lite.runtime.server.schemas.wire import WireModel
+from sglang_lite.runtime.server.schemas.wire import Many, WireModel
 
 MAX_QUESTIONS = 400
 
@@ -18,7 +18,7 @@ MAX_QUESTIONS = 400
 class Question(WireModel):
     """What the kinds of questions share."""
 
-    instructions: str | list[ContentPart]
+    instructions: str | Many[ContentPart]
     name: str | None = None
 
     @property
@@ -46,7 +46,7 @@ class ChoiceQuestion(Question):
     """Which option?"""
 
     type: Literal["choice"]
-    choices: list[Option] = Field(min_length=2, max_length=255)
+    choices: Many[Option] = Field(min_length=2, max_length=255)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -67,7 +67,7 @@ class ScoreQuestion(Question):
     """Which level of an ordered scale?  The lowest counts 0."""
 
     type: Literal["score"]
-    levels: list[Level] = Field(min_length=2, max_length=10)
+    levels: Many[Level] = Field(min_length=2, max_length=10)
 
 
 AnyQuestion = Annotated[Predicate | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]
@@ -77,8 +77,8 @@ class DecisionRequest(WireModel):
     """The body of ``POST /v1/decisions``."""
 
     model: str | None = None
-    input: str | list[InputItem]
-    questions: list[AnyQuestion] = Field(min_length=1, max_length=MAX_QUESTIONS)
+    input: str | Many[InputItem]
+    questions: Many[AnyQuestion] = Field(min_length=1, max_length=MAX_QUESTIONS)
     ignored: ClassVar[frozenset[str]] = frozenset(
         {"prompt_cache_key", "prompt_cache_options", "safety_identifier"}
     )

@@ -6,22 +6,22 @@ from typing import Any
 
 from pydantic import Field
 
-from sglang_lite.runtime.server.schemas.wire import WireModel
+from sglang_lite.runtime.server.schemas.wire import Many, WireModel
 
 
 class GenerateBody(WireModel):
     """The body of ``/generate``; one prompt, or a list of them and lists beside it."""
 
-    text: str | list[str] | None = None
-    input_ids: list[int] | list[list[int]] | None = None
-    sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None
+    text: str | Many[str] | None = None
+    input_ids: Many[int] | Many[Many[int]] | None = None
+    sampling_params: dict[str, Any] | Many[dict[str, Any]] | None = None
     stream: bool = False
-    return_logprob: bool | list[bool] = False
-    logprob_start_len: int | list[int] = -1
-    top_logprobs_num: int | list[int] = 0
-    token_ids_logprob: list[int] | list[list[int]] | None = None
+    return_logprob: bool | Many[bool] = False
+    logprob_start_len: int | Many[int] = -1
+    top_logprobs_num: int | Many[int] = 0
+    token_ids_logprob: Many[int] | Many[Many[int]] | None = None
     return_text_in_logprobs: bool = False
-    rid: str | list[str] | None = None
+    rid: str | Many[str] | None = None
     priority: int = Field(default=0, ge=-(2**31), lt=2**31)
     cache_salt: str = Field(default="", max_length=128)
     timeout: float | None = Field(default=None, gt=0)

@@ -14,7 +14,7 @@ from sglang_lite.runtime.server.schemas.chat import (
     ChatCompletionRequest,
     ContentPart,
 )
-from sglang_lite.runtime.server.schemas.wire import WireModel
+from sglang_lite.runtime.server.schemas.wire import Many, WireModel
 
 
 class InputItem(WireModel):
@@ -22,11 +22,11 @@ class InputItem(WireModel):
 
     type: Literal["message", "function_call", "function_call_output"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | list[ContentPart] | None = None
+    content: str | Many[ContentPart] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str = "{}"
-    output: str | list[ContentPart] | None = None
+    output: str | Many[ContentPart] | None = None
     ignored: ClassVar[frozenset[str]] = frozenset({"id", "status", "phase"})
 
     @model_validator(mode="after")
@@ -90,13 +90,13 @@ class ResponsesRequest(WireModel):
     """The body of ``POST /v1/responses``; nothing is stored, so nothing can be referred to."""
 
     model: str | None = None
-    input: str | list[InputItem]
+    input: str | Many[InputItem]
     instructions: str | None = None
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     text: TextOptions | None = None
-    tools: list[FunctionTool] = []
+    tools: Many[FunctionTool] = []
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice = "auto"
     parallel_tool_calls: bool = True
     stream: bool = False

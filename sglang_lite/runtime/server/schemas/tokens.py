@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_lite.runtime.server.schemas.chat import Message, Tool
-from sglang_lite.runtime.server.schemas.wire import WireModel
+from sglang_lite.runtime.server.schemas.wire import Many, WireModel
 
 
 class TokenizeRequest(WireModel):
@@ -16,8 +16,8 @@ class TokenizeRequest(WireModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
-    tools: list[Tool] | None = None
+    messages: Many[Message] | None = None
+    tools: Many[Tool] | None = None
     add_special_tokens: bool = True
     parse_special: bool = True
     add_generation_prompt: bool = True
@@ -30,6 +30,6 @@ class DetokenizeRequest(WireModel):
     """Token ids; ``return_token_bytes``: also the bytes of each, none for control tokens."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: Many[int]
     skip_special_tokens: bool = False
     return_token_bytes: bool = False

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import json
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
-from sglang_lite.runtime.server.errors import ApiError
+from sglang_lite.runtime.server.errors import ApiError, to_api_error
 
 M = TypeVar("M", bound="WireModel")
+T = TypeVar("T")
+
+
+class _FailFast(FailFast):
+    """pydantic's own cannot be hashed, which unions of types need."""
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+Many = Annotated[list[T], _FailFast()]
+"""A list whose first bad item is the error: a million bad ones would be a million errors."""
+
+LONG_BODY = 32 * 1024
+"""Bytes; longer bodies are read off the event loop, which others are waiting for."""
 
 CONSTRAINING = ("guided_", "schema", "regex", "grammar", "format")
 """Parts of names that ask for a constraint, so that ignoring such a field would fail open."""
@@ -70,9 +94,19 @@ class WireModel(BaseModel):
 
 
 async def read_body(request: Request, model: type[M]) -> M:
-    """The request's body as ``model``; raises ``ValidationError`` or a 400 for what is not JSON."""
+    """The request's body as ``model``; raises a 400 for what is not JSON or does not fit."""
     context = {"allow_unknown_fields": request.app.state.server.config.allow_unknown_fields}
-    return model.model_validate(parse_json(await request.body()), context=context)
+    body = await request.body()
+    if len(body) < LONG_BODY:
+        return _read(body, model, context)
+    return await asyncio.to_thread(_read, body, model, context)
+
+
+def _read(body: bytes, model: type[M], context: dict[str, Any]) -> M:
+    try:
+        return model.model_validate(parse_json(body), context=context)
+    except ValidationError as error:
+        raise to_api_error(error) from None
 
 
 def parse_json(body: bytes) -> Any:
