@@ -29,8 +29,17 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 
 # Not part of `make check`: other people's clients against the server, and a long mixed load.
+# A client that is not installed is skipped; `more-clients` has all of them, and the live page in
+# Chromium (of the system). instructor needs an older openai; openai-node needs node and npm.
 clients: $(VENV)/.installed-dev
 	$(PIP) --editable '.[clients]'
+	$(BIN)/python -m pytest tests/clients
+
+more-clients: $(VENV)/.installed-dev
+	$(PIP) --editable '.[clients,more-clients]'
+	test -x $(VENV)-instructor/bin/python || $(PYTHON) -m venv $(VENV)-instructor
+	$(VENV)-instructor/bin/python -m pip install --quiet --disable-pip-version-check instructor
+	-npm install --silent --no-audit --no-fund --prefix $(VENV) openai
 	$(BIN)/python -m pytest tests/clients
 
 # 20 prompts of 200 tokens against transformers in every way to compute them: a quarter of an hour.
@@ -48,7 +57,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/engine_host.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-instructor build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
