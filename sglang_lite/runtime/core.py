@@ -18,6 +18,8 @@ from typing import Any
 from sglang_lite.outputs import FinishReason
 from sglang_lite.runtime import progress
 from sglang_lite.runtime.config import EngineConfig
+from sglang_lite.runtime.cuda.graphs import with_decode_graphs
+from sglang_lite.runtime.cuda.sampling import sampler_for
 from sglang_lite.runtime.host_tier import HostTier
 from sglang_lite.runtime.invariants import check_invariants
 from sglang_lite.runtime.metrics import Metrics
@@ -39,10 +41,12 @@ class EngineCore:
     def __init__(
         self, model: Model, config: EngineConfig, on_finished: Callable[[Request], None]
     ) -> None:
-        self.model = model
+        self.model = model = with_decode_graphs(model, config)
         self.scheduler = Scheduler(config, HostTier.of(model.kv_cache, config))
         self.metrics = Metrics(config.decode_log_interval)
-        self.runner = StepRunner(model, one_by_one=config.deterministic)
+        self.runner = StepRunner(
+            model, sampler=sampler_for(model.device), one_by_one=config.deterministic
+        )
         self._overlap = not config.disable_overlap_schedule
         self._on_finished = on_finished
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -27,7 +27,8 @@ class Option:
     * ``group``: its heading in the command line's help.  ``flags``: its names there, where they
       are not just the option's own.  ``unit``: "tokens" may be written ``32k`` there.
     * ``low``: the smallest number; ``above``, ``below``: bounds that it must not reach.
-    * ``choices``: the only values.  ``loads``: it concerns the loading of the model.
+    * ``choices``: the only values.  ``numbers``: integers, as a list or "1,2,4".  ``loads``: it
+      concerns the loading of the model.
     """
 
     help: str
@@ -38,13 +39,16 @@ class Option:
     above: float | None = None
     below: float | None = None
     choices: tuple[str, ...] = ()
+    numbers: bool = False
     loads: bool = False
 
     def check(self, name: str, value: Any, default: Any, kind: type) -> None:
         """Raise :class:`InvalidRequest` for a value that cannot be."""
         if value is None and default is None:
             return
-        if kind is bool:
+        if self.numbers:
+            good = bool(integers(value))
+        elif kind is bool:
             good = isinstance(value, bool)
         elif kind in (int, float):
             numbers = int if kind is int else (int, float)
@@ -63,6 +67,8 @@ class Option:
         )
 
     def _accepted(self, kind: type) -> str:
+        if self.numbers:
+            return "positive integers: a list of them or a text such as '1,2,4'"
         if self.choices:
             return f"one of {', '.join(map(repr, self.choices))}"
         names = {bool: "True or False", int: "an integer", float: "a number"}
@@ -72,6 +78,17 @@ class Option:
             if bound is not None
         ]
         return " ".join([names.get(kind, "a text"), *bounds])
+
+
+def integers(values: Any) -> tuple[int, ...]:
+    """The positive integers of a list or of a text such as "1,2,4"; none if it isn't one."""
+    if isinstance(values, str):
+        values = [int(word) if word.strip().isdigit() else 0 for word in values.split(",")]
+    if not isinstance(values, Iterable):
+        return ()
+    found = tuple(values)
+    good = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in found)
+    return found if good else ()
 
 
 @dataclass(frozen=True)
@@ -192,6 +209,25 @@ class EngineArgs:
             "default on a CPU, where nothing would overlap.",
             MEMORY,
             flags=("--disable-overlap-schedule/--enable-overlap-schedule",),
+        ),
+    ] = None
+    disable_cuda_graph: Annotated[
+        bool, Option("Never replay decode steps from CUDA graphs.", MEMORY)
+    ] = False
+    cuda_graph_max_bs: Annotated[
+        int | None,
+        Option(
+            "Most rows of a decode step that there is a graph for; without a number, 256.",
+            MEMORY,
+            low=1,
+        ),
+    ] = None
+    cuda_graph_bs: Annotated[
+        str | Sequence[int] | None,
+        Option(
+            "Numbers of rows that there is a graph for, such as 1,2,4,8; other steps are padded.",
+            MEMORY,
+            numbers=True,
         ),
     ] = None
     log_level: Annotated[

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from sglang_lite.runtime.batch import Batch, Row
-from sglang_lite.runtime.cuda.graphs import GraphedModel, graph_sizes, with_decode_graphs
+from sglang_lite.runtime.cuda.graphs import GraphedModel, graph_sizes
 from sglang_lite.runtime.engine import Engine
 from sglang_lite.runtime.models.loader import load_model
 from tests.runtime.tiny import make_tiny_model
@@ -108,9 +108,8 @@ def test_every_graph_passes_its_check(folder, dtype, caplog):
     """Each size is compared with an ordinary step when it is captured; a warning is a failure."""
     model = load_model(folder, kv_slots=4_000, dtype=dtype, device="cuda")
     with caplog.at_level(logging.WARNING, "sglang_lite"):
-        graphed = with_decode_graphs(model, graph_sizes(64))
+        graphed = GraphedModel(model, model.attention, graph_sizes(64))
     assert not caplog.records
-    assert isinstance(graphed, GraphedModel)
     assert graphed.sizes == graph_sizes(64)
 
 
@@ -119,7 +118,9 @@ def test_a_step_never_waits_for_the_device(folder):
     from sglang_lite.runtime.cuda.sampling import DeviceSampler
     from sglang_lite.runtime.sampler import SamplingRow
 
-    model = with_decode_graphs(load_model(folder, kv_slots=2_000, device="cuda"), [4])
+    model = load_model(folder, kv_slots=2_000, device="cuda")
+    model = GraphedModel(model, model.attention, [4])
+    assert model.sizes == [4]
     sampler, mask = DeviceSampler(model.device), np.full(9, -1, dtype=np.int32)
     rows = [Row(np.arange(i * 300, i * 300 + 250), 249) for i in range(4)]
     choices = [SamplingRow(), SamplingRow(1.0, top_p=0.9), SamplingRow(1.0, mask=mask)]

@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.attention.triton import TritonAttention
 from sglang_lite.runtime.batch import Batch, Row
-from sglang_lite.runtime.cuda.graphs import GraphedModel, graph_sizes, with_decode_graphs
+from sglang_lite.runtime.config import EngineConfig
+from sglang_lite.runtime.cuda.graphs import (
+    GraphedModel,
+    graph_sizes,
+    wanted_sizes,
+    with_decode_graphs,
+)
+from sglang_lite.runtime.engine_args import EngineArgs
 from sglang_lite.runtime.models.loader import load_model
 from tests.runtime.kernels import DEVICE, Rerun
 from tests.runtime.test_model_decoder import Sequence, prompt, step
@@ -156,7 +164,39 @@ def test_sizes():
     assert graph_sizes(500)[-3:] == [256, 384, 500]
 
 
+def config_of(model, **options):
+    slots = model.kv_cache.slots
+    return EngineConfig.of(EngineArgs(**options), model.config, slots, model.device)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = make_tiny_model(tmp_path_factory.mktemp("model") / "llama")
+    return load_model(folder, kv_slots=300, dtype="float32", device=DEVICE.type)
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({"max_running_requests": 20}, [1, 2, 4, 8, 16, 20]),
+        ({"max_running_requests": 500}, graph_sizes(256)),
+        ({"cuda_graph_max_bs": 6}, [1, 2, 4, 6]),
+        ({"cuda_graph_bs": [1, 8, 24]}, [1, 8, 24]),
+        ({"cuda_graph_bs": "1, 8,24", "cuda_graph_max_bs": 10}, [1, 8]),
+        ({"cuda_graph_bs": [1, 300], "max_running_requests": 400}, [1, 300]),
+        ({"disable_cuda_graph": True, "cuda_graph_bs": [1, 2]}, []),
+    ],
+)
+def test_options(tiny, options, sizes):
+    assert wanted_sizes(config_of(tiny, **options)) == sizes
+
+
+@pytest.mark.parametrize("wrong", ["", "1,x", [0], [True], [], 4, ["2"], "1;2"])
+def test_wrong_numbers_of_rows_are_refused(wrong):
+    with pytest.raises(InvalidRequest, match=r"cuda_graph_bs.*such as '1,2,4'"):
+        EngineArgs(cuda_graph_bs=wrong)
+
+
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="is about CPUs")
-def test_without_a_cuda_device_there_are_none(tmp_path):
-    model = load_model(make_tiny_model(tmp_path), kv_slots=20, dtype="float32", device="cpu")
-    assert with_decode_graphs(model, [1, 2]) is model
+def test_without_a_cuda_device_there_are_none(tiny):
+    assert with_decode_graphs(tiny, config_of(tiny)) is tiny

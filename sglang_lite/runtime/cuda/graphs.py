@@ -20,6 +20,8 @@ import torch
 from sglang_lite.runtime.attention.plan import MIN_SHARED_KEYS
 from sglang_lite.runtime.attention.triton import StaticPlan, TritonAttention
 from sglang_lite.runtime.batch import Batch, Row
+from sglang_lite.runtime.config import EngineConfig
+from sglang_lite.runtime.engine_args import integers
 from sglang_lite.runtime.models.base import Model
 
 log = logging.getLogger("sglang_lite")
@@ -224,16 +226,26 @@ class _Check:
         return False
 
 
-def with_decode_graphs(model: Model, sizes: Iterable[int]) -> Model:
-    """The model with graphs for decode steps of these numbers of rows, where there can be any.
+def with_decode_graphs(model: Model, config: EngineConfig) -> Model:
+    """The model with the graphs for decode steps that the options ask for, if there can be any.
 
-    That is on a CUDA device with our Triton attention; elsewhere the model itself.
+    That is on a CUDA device with our Triton attention; elsewhere it is the model itself.
     """
     attention = getattr(model, "attention", None)
     if model.device.type != "cuda" or not isinstance(attention, TritonAttention):
         return model
-    graphed = GraphedModel(model, attention, sizes)
+    graphed = GraphedModel(model, attention, wanted_sizes(config))
     return graphed if graphed.sizes else model
+
+
+def wanted_sizes(config: EngineConfig) -> list[int]:
+    """Numbers of rows to make graphs for, by the options."""
+    if config.disable_cuda_graph:
+        return []
+    chosen = integers(config.cuda_graph_bs)
+    most = config.cuda_graph_max_bs or (max(chosen) if chosen else MOST_ROWS)
+    most = min(most, config.max_running_requests)
+    return [size for size in chosen if size <= most] if chosen else graph_sizes(most)
 
 
 def graph_sizes(largest: int) -> list[int]:
