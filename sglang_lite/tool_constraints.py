@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sglang_lite.constraint import JsonSchema, StructuralTag
@@ -25,10 +25,14 @@ NO_ARGUMENTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool's name and the JSON Schema of its arguments (None: it takes none)."""
+    """A tool's name and the JSON Schema of its arguments (None: it takes none).
+
+    ``layout``: options of the structural tag's ``json_schema`` format, such as ``max_digits``.
+    """
 
     name: str
     parameters: Mapping[str, Any] | bool | None = None
+    layout: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def schema(self) -> Mapping[str, Any] | bool:
@@ -45,15 +49,21 @@ class CallStyle:
     arguments: str = "arguments"
     separator: str = "\n"
 
+    def opening(self, name: str) -> str:
+        """What stands before the arguments of a call of the tool ``name``."""
+        quoted = json.dumps(name, ensure_ascii=False)
+        return f'{self.begin}{{"name": {quoted}, "{self.arguments}": '
+
+    @property
+    def closing(self) -> str:
+        """What stands after them."""
+        return "}" + self.end
+
     def tag(self, tool: Tool) -> dict[str, Any]:
         """The call of ``tool`` as a structural tag's tag."""
-        name = json.dumps(tool.name, ensure_ascii=False)
-        return {
-            "type": "tag",
-            "begin": f'{self.begin}{{"name": {name}, "{self.arguments}": ',
-            "content": {"type": "json_schema", "json_schema": tool.schema},
-            "end": "}" + self.end,
-        }
+        content = {"type": "json_schema", "json_schema": tool.schema, **tool.layout}
+        begin = self.opening(tool.name)
+        return {"type": "tag", "begin": begin, "content": content, "end": self.closing}
 
 
 HERMES = CallStyle("<tool_call>\n", "\n</tool_call>")
@@ -69,11 +79,16 @@ def named_call(tool: Tool) -> JsonSchema:
 
 
 def required_calls(
-    tools: Sequence[Tool], *, parallel: bool = True, style: CallStyle | None = None
+    tools: Sequence[Tool],
+    *,
+    parallel: bool = True,
+    style: CallStyle | None = None,
+    otherwise: Mapping[str, Any] | None = None,
 ) -> StructuralTag:
     """One call or (``parallel``) several, and nothing else.
 
     Without ``style`` it is a JSON array of {"name", "parameters"}, which any model can write.
+    ``otherwise`` is a structural tag's format that the text may match instead.
     Raises :class:`InvalidRequest` where there is no tool, or two have the same name.
     """
     _check(tools)
@@ -85,10 +100,12 @@ def required_calls(
         "at_least_one": True,
         "stop_after_first": not parallel,
     }
-    if style is not None:
-        return _structural_tag(calls)
-    brackets = [{"type": "const_string", "value": bracket} for bracket in "[]"]
-    return _structural_tag({"type": "sequence", "elements": [brackets[0], calls, brackets[1]]})
+    if style is None:
+        left, right = ({"type": "const_string", "value": bracket} for bracket in "[]")
+        calls = {"type": "sequence", "elements": [left, calls, right]}
+    if otherwise is not None:
+        calls = {"type": "or", "elements": [dict(otherwise), calls]}
+    return _structural_tag(calls)
 
 
 def optional_calls(

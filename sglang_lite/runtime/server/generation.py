@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from sglang_lite.runtime.messages import (
 )
 from sglang_lite.runtime.output_stream import OutputStream, call_in
 from sglang_lite.runtime.server.errors import ApiError, overloaded, to_api_error
+from sglang_lite.runtime.server.stream import EventStream
 from sglang_lite.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -160,6 +161,18 @@ class Generation:
         async for number, output in self.outputs():
             samples[number][output.index].add(output)
         return samples
+
+    def stream(
+        self,
+        source: AsyncGenerator[bytes, None],
+        headers: dict[str, str] | None = None,
+        done: bool = True,
+    ) -> EventStream:
+        """The response that sends the events of ``source``, and closes this when it ends."""
+        interval = self._server.config.keep_alive_interval
+        return EventStream(
+            source, close=self.close, keep_alive=interval, headers=headers, done=done
+        )
 
     def check(self, reason: FinishReason | None) -> None:
         """Raise an :class:`ApiError` if the request was ended from outside."""

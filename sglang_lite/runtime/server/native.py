@@ -22,7 +22,7 @@ from sglang_lite.runtime.server.prompts import encode, new_id
 from sglang_lite.runtime.server.schemas.constraints import native_constraint
 from sglang_lite.runtime.server.schemas.native import AbortBody, GenerateBody
 from sglang_lite.runtime.server.schemas.wire import json_body, read_body
-from sglang_lite.runtime.server.stream import EventStream, cancellable, event
+from sglang_lite.runtime.server.stream import cancellable, event
 from sglang_lite.sampling_params import SamplingParams
 
 router = APIRouter()
@@ -42,9 +42,7 @@ async def generate(request: Request) -> Response:
         server, batch.name, batch.requests, timeout=body.timeout, param=batch.param
     )
     if body.stream:
-        keep_alive = server.config.keep_alive_interval
-        source = batch.events(generation)
-        return EventStream(source, close=generation.close, keep_alive=keep_alive)
+        return generation.stream(batch.events(generation))
     with generation:
         samples = batch.samples()
         async for number, output in generation.outputs():

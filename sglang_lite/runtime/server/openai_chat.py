@@ -19,7 +19,7 @@ from sglang_lite.runtime.server.generation import Generation, Sample, clamped, t
 from sglang_lite.runtime.server.prompts import chat_ids, new_id
 from sglang_lite.runtime.server.schemas.chat import ChatCompletionRequest, SamplingFields
 from sglang_lite.runtime.server.schemas.wire import json_body, read_body
-from sglang_lite.runtime.server.stream import EventStream, cancellable, event
+from sglang_lite.runtime.server.stream import cancellable, event
 from sglang_lite.runtime.server.tools import (
     CallArguments,
     CallStart,
@@ -44,12 +44,7 @@ async def chat_completions(request: Request) -> Response:
     reply = ChatReply(server, body, plan, name)
     headers = server.note_ignored(body.ignored_fields)
     if body.stream:
-        return EventStream(
-            reply.events(generation),
-            close=generation.close,
-            keep_alive=server.config.keep_alive_interval,
-            headers=headers,
-        )
+        return generation.stream(reply.events(generation), headers)
     with generation:
         samples = (await generation.collect(body.n or 1))[0]
         for sample in samples:

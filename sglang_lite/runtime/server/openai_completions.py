@@ -18,7 +18,7 @@ from sglang_lite.runtime.server.openai_chat import engine_request, finish_fields
 from sglang_lite.runtime.server.prompts import encode, new_id
 from sglang_lite.runtime.server.schemas.completions import CompletionRequest
 from sglang_lite.runtime.server.schemas.wire import json_body, read_body
-from sglang_lite.runtime.server.stream import EventStream, cancellable, event
+from sglang_lite.runtime.server.stream import cancellable, event
 
 if TYPE_CHECKING:
     from sglang_lite.runtime.tokenizer import Tokenizer
@@ -61,12 +61,7 @@ async def completions(request: Request) -> Response:
     )
     headers = server.note_ignored(body.ignored_fields)
     if body.stream:
-        return EventStream(
-            reply.events(generation),
-            close=generation.close,
-            keep_alive=server.config.keep_alive_interval,
-            headers=headers,
-        )
+        return generation.stream(reply.events(generation), headers)
     with generation:
         samples = await generation.collect(params.n)
         for sample in (sample for group in samples for sample in group):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sglang_lite.constraint import Constraint, JsonSchema, StructuralTag
+from sglang_lite.constraint import Constraint, JsonSchema
 from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.server.errors import invalid
 from sglang_lite.runtime.server.schemas.chat import (
@@ -24,13 +24,14 @@ from sglang_lite.runtime.server.schemas.chat import (
     Tool,
 )
 from sglang_lite.runtime.server.schemas.constraints import JsonStyle, WireConstraint
+from sglang_lite.tool_constraints import HERMES, NO_ARGUMENTS, optional_calls, required_calls
+from sglang_lite.tool_constraints import Tool as CallTool
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_END = "}\n" + CLOSE
+OPEN = HERMES.begin.strip()
+_END = HERMES.closing
 """Cannot occur inside arguments: a JSON string has no raw newline, and ``<`` is only in strings."""
 
 MAX_TOOLS = 128
-NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 _INSTRUCTIONS = """You can call functions. Here is a JSON description of each:
 <tools>
@@ -84,7 +85,10 @@ class ToolPlan:
     def schemas(self) -> list[tuple[str, JsonSchema]]:
         """Each function's field in the request and the schema of its arguments."""
         return [
-            (f"tools.{number}.function.parameters", JsonSchema.of(_parameters(function)))
+            (
+                f"tools.{number}.function.parameters",
+                JsonSchema.of(function.parameters or NO_ARGUMENTS),
+            )
             for number, function in enumerate(self.functions)
         ]
 
@@ -92,26 +96,23 @@ class ToolPlan:
         """What the whole answer must match; ``wire`` is the request's own constraint."""
         if not self.active:
             return wire.constraint if wire else None
-        tags = [_tag(function, style) for function in self.functions]
-        calls = {
-            "type": "tags_with_separator",
-            "tags": tags,
-            "separator": "\n",
-            "at_least_one": True,
-            "stop_after_first": not self.parallel,
-        }
+        # Models write arguments on one line; a gap needs one space at most.
+        gap = 1 if style.max_whitespace is None else min(1, style.max_whitespace)
+        layout = _layout(replace(style, max_whitespace=gap))
+        tools = [CallTool(f.name, f.parameters or None, layout) for f in self.functions]
         if self.mode == "auto" and wire is None:
-            free = {"triggers": [OPEN], "tags": tags, "stop_after_first": not self.parallel}
-            return StructuralTag.of({"type": "triggered_tags", **free})
-        if self.mode == "auto" and wire is not None:
+            return optional_calls(tools, parallel=self.parallel)
+        answer = None
+        if wire is not None:
+            if self.mode != "auto":
+                text = f"tool_choice={self.mode!r} leaves no room for a constraint"
+                raise invalid(wire.param, text)
             if not isinstance(wire.constraint, JsonSchema):
                 text = "with tools only a JSON schema can constrain the other answer"
                 raise InvalidRequest(wire.param, wire.constraint, text)
-            answer = _json_format(wire.constraint.schema, style)
-            return StructuralTag.of({"type": "or", "elements": [answer, calls]})
-        if wire is not None:
-            raise invalid(wire.param, f"tool_choice={self.mode!r} leaves no room for a constraint")
-        return StructuralTag.of(calls)
+            form = {"type": "json_schema", "json_schema": wire.constraint.schema}
+            answer = {**form, **_layout(style)}
+        return required_calls(tools, parallel=self.parallel, style=HERMES, otherwise=answer)
 
     def finish_reason(self, engine_reason: str, calls: int) -> str:
         """OpenAI's reason: a named function that was forced is no choice of the model's."""
@@ -119,30 +120,9 @@ class ToolPlan:
         return "tool_calls" if called else engine_reason
 
 
-def _parameters(function: FunctionSpec) -> dict[str, Any]:
-    return NO_PARAMETERS if not function.parameters else function.parameters
-
-
-def _json_format(schema: Any, style: JsonStyle) -> dict[str, Any]:
-    made = {
-        "type": "json_schema",
-        "json_schema": schema,
-        "max_whitespace_cnt": style.max_whitespace,
-        "max_digits": style.max_digits,
-    }
+def _layout(style: JsonStyle) -> dict[str, Any]:
+    made = {"max_whitespace_cnt": style.max_whitespace, "max_digits": style.max_digits}
     return {name: value for name, value in made.items() if value is not None}
-
-
-def _tag(function: FunctionSpec, style: JsonStyle) -> dict[str, Any]:
-    # Models write arguments on one line; a gap needs one space at most.
-    gap = 1 if style.max_whitespace is None else min(1, style.max_whitespace)
-    one_line = replace(style, max_whitespace=gap)
-    content = _json_format(_parameters(function), one_line)
-    return {"type": "tag", "begin": _begin(function.name), "content": content, "end": _END}
-
-
-def _begin(name: str) -> str:
-    return f'{OPEN}\n{{"name": "{name}", "arguments": '
 
 
 def conversation(
@@ -171,7 +151,7 @@ def _in_words(message: Message) -> Message:
     if not message.tool_calls:
         return message
     calls = [
-        f"{_begin(call.function.name)}{call.function.arguments or '{}'}{_END}"
+        f"{HERMES.opening(call.function.name)}{call.function.arguments or '{}'}{_END}"
         for call in message.tool_calls
     ]
     return Message(role="assistant", content="\n".join([message.text or "", *calls]).strip())
@@ -201,7 +181,7 @@ class ToolParser:
 
     def __init__(self, plan: ToolPlan) -> None:
         self.calls = 0
-        self._begins = {_begin(function.name): function.name for function in plan.functions}
+        self._begins = {HERMES.opening(function.name): function.name for function in plan.functions}
         self._rest = ""
         self._in_call = False
 
