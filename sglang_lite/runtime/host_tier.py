@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from sglang_lite.errors import InvalidRequest
+from sglang_lite.runtime.config import EngineConfig, free_memory
 from sglang_lite.runtime.kv_pool import KVPool
 from sglang_lite.runtime.radix_tree import Node, RadixTree
 
 if TYPE_CHECKING:
-    from sglang_lite.runtime.config import EngineConfig
     from sglang_lite.runtime.kv_cache import KVCache
 
 BLOCK = 1024
@@ -51,12 +52,20 @@ class HostTier:
 
     @classmethod
     def of(cls, cache: KVCache, config: EngineConfig) -> HostTier | None:
-        """The tier that the options ask for, or None."""
+        """The tier that the options ask for, or None.
+
+        Raises :class:`InvalidRequest` where that is more than there is memory.
+        """
         if not config.enable_hierarchical_cache:
             return None
         slots = int(config.max_total_tokens * config.hicache_ratio)
+        name, value = "hicache_ratio", config.hicache_ratio
         if config.hicache_size:
             slots = int(config.hicache_size * 1e9 / cache.bytes_per_slot)
+            name, value = "hicache_size", config.hicache_size
+        most = free_memory() // cache.bytes_per_slot
+        if not 1 <= slots <= most:
+            raise InvalidRequest(name, value, f"room for 1 to {most:,} tokens, not for {slots:,}")
         return cls(cache, slots)
 
     def clear(self) -> None:
@@ -66,27 +75,23 @@ class HostTier:
     def evict(self, device: RadixTree, count: int) -> np.ndarray:
         """:meth:`RadixTree.evict` of the device's tree that keeps copies here, where it pays."""
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
-        held: list[Node] = []
 
         def keep(node: Node) -> None:
-            if (kept := self._keep(node)) is not None:
-                held.append(kept[0])
-                pairs.append(kept[1:])
+            if (pair := self._keep(node)) is not None:
+                pairs.append(pair)
 
         freed = device.evict(count, keep)
         if pairs:
+            # In this order: of two that were given the same host slot, the later has it.
             device_slots, host_slots = (np.concatenate(part) for part in zip(*pairs, strict=True))
             self.copy_out(device_slots, host_slots)
             self.swapped_out += len(host_slots)
-        for node in held:
-            self.tree.unlock(node)
         return freed
 
-    def _keep(self, node: Node) -> tuple[Node, np.ndarray, np.ndarray] | None:
+    def _keep(self, node: Node) -> tuple[np.ndarray, np.ndarray] | None:
         """Make room for the path to a node that leaves the device.
 
-        Returns its locked host node, and which device slots to copy to which host slots.  It stays
-        locked until they are copied, lest the next one takes its room.
+        Returns which device slots to copy to which host slots, if any.
         """
         path = node.path()
         root = path[0].parent
@@ -100,15 +105,14 @@ class HostTier:
         if self.pool.free < missing:
             self.pool.release(self.tree.evict(missing - self.pool.free))
         taken = self.pool.allocate(missing)
-        if taken is None:
-            self.tree.unlock(match.node)
-            return None
-        prompt_len = sum(len(part) for part in path if part.is_prompt)
-        row = np.concatenate([match.slots, taken])
-        kept, _ = self.tree.insert(tokens, row, prompt_len, namespace)
-        self.tree.lock(kept)
+        if taken is not None:
+            prompt_len = sum(len(part) for part in path if part.is_prompt)
+            row = np.concatenate([match.slots, taken])
+            self.tree.insert(tokens, row, prompt_len, namespace)
         self.tree.unlock(match.node)
-        return kept, np.concatenate([part.slots for part in path])[len(match) :], taken
+        if taken is None:
+            return None
+        return np.concatenate([part.slots for part in path])[len(match) :], taken
 
     def find(self, tokens: array[int], limit: int, namespace: str) -> int:
         """How many of ``tokens[:limit]`` are on the host, from the first on."""

@@ -52,25 +52,26 @@ class KVCache:
     def gather(self, slots: np.ndarray) -> torch.Tensor:
         """All layers' keys and values of some slots: ``[n, width]`` on the device, a row each."""
         index = torch.from_numpy(slots).to(self.device)
-        parts = (tensor.index_select(1, index) for tensor in (*self.keys, *self.values))
+        parts = [layer.index_select(1, index) for layer in self.layers]
         return torch.cat([part.transpose(0, 1).flatten(1) for part in parts], dim=1)
 
     def scatter(self, slots: np.ndarray, rows: torch.Tensor) -> None:
         """Write rows as :meth:`gather` gives them to other slots."""
         index = torch.from_numpy(slots).to(self.device)
-        tensors = (*self.keys, *self.values)
-        widths = [tensor.shape[0] * tensor.shape[2] for tensor in tensors]
-        for tensor, part in zip(tensors, rows.split(widths, dim=1), strict=True):
-            shape = (len(slots), tensor.shape[0], tensor.shape[2])
-            tensor.index_copy_(1, index, part.view(shape).transpose(0, 1))
+        for layer, part in zip(self.layers, rows.split(self._widths, dim=1), strict=True):
+            heads, _, dim = layer.shape
+            layer.index_copy_(1, index, part.view(len(slots), heads, dim).transpose(0, 1))
 
     def host_rows(self, count: int) -> torch.Tensor:
         """Host memory for ``count`` rows; pinned where the device copies from it by itself."""
-        width = sum(tensor.shape[0] * tensor.shape[2] for tensor in (*self.keys, *self.values))
-        shape, dtype = (count, width), self.keys[0].dtype
+        shape, dtype = (count, sum(self._widths)), self.layers[0].dtype
         if self.device.type == "cuda":
             return torch.empty(shape, dtype=dtype, pin_memory=True)
         return _zeros(shape, dtype, torch.device("cpu"))
+
+    @property
+    def _widths(self) -> list[int]:
+        return [layer.shape[0] * layer.shape[2] for layer in self.layers]
 
     @property
     def nbytes(self) -> int:

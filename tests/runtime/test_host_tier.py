@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from array import array
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.engine import Engine
 from sglang_lite.runtime.host_tier import HostTier, SwapCost
 from sglang_lite.runtime.kv_cache import KVCache
+from sglang_lite.runtime.request import Request
 from tests.runtime.bench import Always, Bench, expect_alone, outputs, without_eos
 from tests.runtime.tiny import make_tiny_model
 from tests.runtime.toy import greedy, toy_engine
@@ -202,6 +213,8 @@ def test_keys_and_values_come_back_to_other_slots_bit_by_bit() -> None:
         ({"hicache_ratio": float("nan")}, "hicache_ratio"),
         ({"hicache_size": -1}, "hicache_size"),
         ({"hicache_size": "2"}, "hicache_size"),
+        ({"enable_hierarchical_cache": True, "hicache_size": 1e9}, "hicache_size"),
+        ({"enable_hierarchical_cache": True, "hicache_ratio": 1e-9}, "hicache_ratio"),
         ({"enable_hierarchical_cache": True, "disable_radix_cache": True}, "enable_hierarchical"),
     ],
 )
@@ -217,6 +230,102 @@ def test_sizes() -> None:
         assert engine.stats()["hicache_host_total_tokens"] == 1000
     with toy_engine(slots=100) as engine:
         assert "hicache_host_total_tokens" not in engine.stats()
+
+
+class SwapMachine(RuleBasedStateMachine):
+    """Prefixes of few documents come and go on both tiers, under requests that fork and preempt."""
+
+    @initialize(
+        slots=st.integers(30, 70), ratio=st.sampled_from([0.4, 1.0, 4.0]), chunk=st.integers(3, 40)
+    )
+    def start(self, slots: int, ratio: float, chunk: int) -> None:
+        self.bench = Bench(slots, hicache_ratio=ratio, chunked_prefill_size=chunk, **ON)
+        self.slots = slots
+        self.requests: list[Request] = []
+
+    @rule(
+        document=st.integers(0, 3),
+        length=st.sampled_from([5, 12, 13, 25, 29]),
+        count=st.integers(1, 12),
+        salt=st.sampled_from(["", "", "", "x"]),
+        then=st.sampled_from([0, 1, 3, 50, 50]),
+    )
+    def submit(self, document: int, length: int, count: int, salt: str, then: int) -> None:
+        tokens = prompt(document // 2, 12) + prompt(document, 17)
+        self.requests.append(self.bench.submit(tokens[:length], count, cache_salt=salt))
+        self.step(then)
+
+    @precondition(lambda self: self.requests)
+    @rule(pick=st.integers(0, 99))
+    def fork(self, pick: int) -> None:
+        parent = self.requests[pick % len(self.requests)]
+        self.requests.append(self.bench.submit(list(parent.tokens)[: self.slots - 1], 5))
+
+    @rule(times=st.integers(1, 20))
+    def step(self, times: int) -> None:
+        for _ in range(times):
+            if self.bench.core.busy:
+                self.bench.step()
+
+    @precondition(lambda self: self.requests)
+    @rule(pick=st.integers(0, 99))
+    def abort(self, pick: int) -> None:
+        self.requests[pick % len(self.requests)].aborted = True
+
+    @precondition(lambda self: self.bench.scheduler.running)
+    @rule(pick=st.integers(0, 99))
+    def preempt(self, pick: int) -> None:
+        running = self.bench.scheduler.running
+        request = running[pick % len(running)]
+        if not request.in_flight:
+            self.bench.scheduler.preempt(request)
+
+    @rule(count=st.integers(1, 70))
+    def swap_out(self, count: int) -> None:
+        scheduler = self.bench.scheduler
+        scheduler.pool.release(scheduler.host.evict(scheduler.tree, count))
+
+    @invariant()
+    def balanced(self) -> None:
+        if hasattr(self, "bench"):
+            self.bench.core.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "bench"):
+            self.bench.drain()
+            for request in self.requests:
+                expect_alone(request, self.slots)
+            assert self.bench.core.flush_cache()
+
+
+SwapMachine.TestCase.settings = settings(
+    max_examples=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestSwapMachine = SwapMachine.TestCase
+
+
+@pytest.mark.parametrize("ratio", [0.4, 1.0, 4.0])
+def test_long_random_lives(both_schedules: None, ratio: float) -> None:
+    """The same machine at random for hundreds of operations, so that much comes back."""
+    draw = random.Random(0)
+    machine = SwapMachine()
+    machine.start(slots=60, ratio=ratio, chunk=16)
+    for _ in range(300):
+        pick, chance = draw.randrange(100), draw.random()
+        if chance < 0.55:
+            length, count = draw.choice([5, 12, 13, 25, 29]), draw.randrange(1, 13)
+            machine.submit(draw.randrange(4), length, count, "", draw.choice([0, 1, 3, 50]))
+        elif chance < 0.7:
+            machine.swap_out(draw.randrange(1, 70))
+        elif machine.requests and chance < 0.8:
+            machine.fork(pick)
+        elif machine.requests and chance < 0.85:
+            machine.abort(pick)
+        elif machine.bench.scheduler.running:
+            machine.preempt(pick)
+        machine.balanced()
+    machine.teardown()
+    assert machine.bench.scheduler.host.swapped_in > 100
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
