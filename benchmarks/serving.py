@@ -129,15 +129,17 @@ def report(title: str, results: list[Result], seconds: float) -> float:
     """Print the usual lines; the output token throughput."""
     good = [result for result in results if not result.error]
     new = sum(result.output_tokens for result in good)
+    read = sum(result.prompt_tokens for result in good)
     print(f"\n============ {title} ============")
     lines = {
         "Successful requests": len(good),
         "Failed requests": len(results) - len(good),
         "Benchmark duration (s)": seconds,
-        "Total input tokens": sum(result.prompt_tokens for result in good),
+        "Total input tokens": read,
         "Total generated tokens": new,
         "Request throughput (req/s)": len(good) / seconds,
         "Output token throughput (tok/s)": new / seconds,
+        "Total token throughput (tok/s)": (new + read) / seconds,
     }
     for name, value in lines.items():
         shown = f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
@@ -203,18 +205,32 @@ def compare(options: argparse.Namespace) -> None:
     thread.start()
     while server.server.phase != "ready":
         time.sleep(0.05)
-    direct, served = [], []
+    direct, served, busy = [], [], []
     for number in range(options.rounds):
-        title = f"engine, round {number + 1}"
         engine.flush_cache()
-        ask = functools.partial(ask_engine, engine)
+        title, ask = f"engine, round {number + 1}", functools.partial(ask_engine, engine)
         direct.append(asyncio.run(timed(title, ask, options)))
         engine.flush_cache()
+        before = cpu_seconds(thread)
         served.append(in_another_process(server.url, options))
+        busy.append(cpu_seconds(thread) - before)
     server.stop()
     thread.join()
-    cost = 1 - statistics.median(served) / statistics.median(direct)
-    print(f"\nHTTP costs {100 * cost:.1f} % of throughput at {options.concurrency} streams")
+    ratios = [http / plain for http, plain in zip(served, direct, strict=True)]
+    tokens = options.requests * options.output_len
+    per_token = statistics.median(busy) / tokens
+    share = per_token * statistics.median(served)
+    print(
+        f"\n{options.concurrency} streams: over HTTP {statistics.median(ratios):.3f} of the "
+        f"engine's throughput ({', '.join(f'{ratio:.2f}' for ratio in sorted(ratios))})\n"
+        f"HTTP's own thread: {1e6 * per_token:.0f} us of CPU per token, "
+        f"{100 * share:.1f} % of one core at this rate"
+    )
+
+
+def cpu_seconds(thread: threading.Thread) -> float:
+    """CPU time that a thread of this process has had."""
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
 
 def in_another_process(url: str, options: argparse.Namespace) -> float:

@@ -22,10 +22,32 @@ app = typer.Typer(
 )
 app.command("serve", context_settings=launch_server.CONTEXT)(launch_server.serve)
 
+ApiKey = Annotated[
+    str,
+    typer.Option("--api-key", envvar="SGLANG_LITE_API_KEY", help="The key of the server at --url."),
+]
 Model = Annotated[
     str | None,
     typer.Option("--model-path", "--model", "-m", help="Folder or hub id (default: SmolLM2)."),
 ]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"sglang-lite {version('sglang-lite')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Prompt programs with exact constraints, on a small fast runtime."""
 
 
 @app.command()
@@ -53,11 +75,12 @@ def chat(
     system: Annotated[str, typer.Option("--system", help="The system message.")] = "",
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.7,
     max_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 512,
+    api_key: ApiKey = "",
 ) -> None:
     """Chat with a model in the terminal; answers stream."""
     from sglang_lite.commands.chat import run_chat
 
-    run_chat(model_path, url, system, temperature, max_tokens)
+    run_chat(model_path, url, system, temperature, max_tokens, api_key)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -66,11 +89,12 @@ def run(
     file: Annotated[Path, typer.Argument(help="A Python file with a prompt program.")],
     model_path: Model = None,
     url: Annotated[str | None, typer.Option("--url", help="Run it on this server instead.")] = None,
+    api_key: ApiKey = "",
 ) -> None:
     """Run a Python file with a backend already set; further arguments go to the file."""
     from sglang_lite.commands.run import run_file
 
-    run_file(file, context.args, model_path, url)
+    run_file(file, context.args, model_path, url, api_key)
 
 
 @app.command()

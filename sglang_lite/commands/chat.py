@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,18 +18,31 @@ _HELP = "/reset starts over, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
 
 
 def run_chat(
-    model_path: str | None, url: str | None, system: str, temperature: float, max_tokens: int
+    model_path: str | None,
+    url: str | None,
+    system: str,
+    temperature: float,
+    max_tokens: int,
+    api_key: str = "",
 ) -> None:
     """Talk until the user leaves."""
     console = Console()
+    with contextlib.suppress(ImportError):  # not everywhere; with it, input has a history
+        import readline  # noqa: F401
     sampling = {"temperature": temperature, "max_tokens": max_tokens}
     if url is not None:
-        _talk(console, _remote(url, sampling), system)
+        if model_path is not None:
+            raise InvalidRequest("--url", url, "only one of --url and --model-path")
+        server = _Server(url, api_key, sampling)
+        console.print(f"{server.model()} at {url}", style="dim", highlight=False)
+        _talk(console, server.answer, system)
         return
     from sglang_lite.runtime.engine import Engine
 
     with console.status("loading the model"):
         engine = Engine(model_path)
+    context = f"{engine.served_model_name}, {engine.context_length:,} tokens of context"
+    console.print(context, style="dim", highlight=False)
     with engine:
         _talk(console, _local(engine, sampling), system)
 
@@ -39,7 +53,7 @@ def _talk(console: Console, answer: Answer, system: str) -> None:
     messages = list(start)
     while True:
         try:
-            text = console.input("[bold cyan]you[/] ").strip()
+            text = input("you> ").strip()
         except (EOFError, KeyboardInterrupt):
             console.print()
             return
@@ -58,7 +72,7 @@ def _talk(console: Console, answer: Answer, system: str) -> None:
 
 def _print_answer(console: Console, pieces: Iterator[str]) -> str | None:
     """Show an answer as it arrives; None if it failed and should leave no trace."""
-    console.print("[bold green]model[/] ", end="")
+    console.print("model> ", end="", style="bold")
     reply = []
     try:
         for piece in pieces:
@@ -91,29 +105,48 @@ def _local(engine: Any, sampling: dict[str, Any]) -> Answer:
     return answer
 
 
-def _remote(url: str, sampling: dict[str, Any]) -> Answer:
-    import httpx
+class _Server:
+    """A server that speaks OpenAI's API; every failure is an :class:`EngineError`."""
 
-    def answer(messages: Messages) -> Iterator[str]:
-        body = {"messages": messages, "stream": True, **sampling}
-        address = f"{url.rstrip('/').removesuffix('/v1')}/v1/chat/completions"
+    def __init__(self, url: str, api_key: str, sampling: dict[str, Any]) -> None:
+        self._api = f"{url.rstrip('/').removesuffix('/v1')}/v1"
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._sampling = sampling
+
+    def model(self) -> str:
+        """The name of the model that it serves."""
+        with self._asking("GET", "/models") as response:
+            cards = json.loads(response.read())["data"]
+        self._sampling["model"] = cards[0]["id"]
+        return str(cards[0]["id"])
+
+    def answer(self, messages: Messages) -> Iterator[str]:
+        """Pieces of the answer, as they come."""
+        body = {"messages": messages, "stream": True, **self._sampling}
+        with self._asking("POST", "/chat/completions", body) as response:
+            for line in response.iter_lines():
+                data = line.removeprefix("data: ")
+                if data == line or data == "[DONE]":
+                    continue
+                event = json.loads(data)
+                if "error" in event:
+                    raise EngineError(event["error"]["message"])
+                for choice in event["choices"]:
+                    yield choice["delta"].get("content") or ""
+
+    @contextlib.contextmanager
+    def _asking(self, method: str, path: str, body: Any = None) -> Iterator[Any]:
+        import httpx
+
+        address = self._api + path
+        options = {"json": body, "headers": self._headers, "timeout": None}
         try:
-            with httpx.stream("POST", address, json=body, timeout=None) as response:
+            with httpx.stream(method, address, **options) as response:
                 if response.status_code != 200:
                     raise EngineError(_message(response.read()))
-                for line in response.iter_lines():
-                    data = line.removeprefix("data: ")
-                    if data == line or data == "[DONE]":
-                        continue
-                    event = json.loads(data)
-                    if "error" in event:
-                        raise EngineError(event["error"]["message"])
-                    for choice in event["choices"]:
-                        yield choice["delta"].get("content") or ""
-        except httpx.HTTPError as error:
+                yield response
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise EngineError(f"no answer from {address}: {error}") from None
-
-    return answer
 
 
 def _message(body: bytes) -> str:

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from sglang_lite import cli
 from sglang_lite.commands.chat import run_chat
-from tests.server.live import Live
+from sglang_lite.errors import EngineError
+from tests.server.live import Live, serving
 from tests.server.scripted import Script
 
 runner = CliRunner()
@@ -121,3 +122,48 @@ def test_chat_shows_errors(
     monkeypatch.setattr("builtins.input", lambda *_: next(lines))
     run_chat(None, live.url, "", 0.5, 50)
     assert "maximum context length" in " ".join(capsys.readouterr().out.split())
+
+
+def test_version() -> None:
+    result = runner.invoke(cli.app, ["--version"])
+    assert result.exit_code == 0
+    assert result.output.startswith("sglang-lite ")
+
+
+def test_chat_and_run_with_a_key(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with serving(api_key="secret") as live:
+        lines = iter(["hi", "/exit"])
+        monkeypatch.setattr("builtins.input", lambda *_: next(lines))
+        run_chat(None, live.url, "", 0.5, 50, api_key="secret")
+        assert "Hello" in capsys.readouterr().out
+        with pytest.raises(EngineError, match="API key"):
+            run_chat(None, live.url, "", 0.5, 50)
+        file = tmp_path / "ask.py"
+        file.write_text("import sglang_lite as sgl\nprint(sgl.gen)\n")
+        monkeypatch.setenv("SGLANG_LITE_API_KEY", "secret")
+        result = runner.invoke(cli.app, ["run", str(file), "--url", live.url])
+        assert result.exit_code == 0, result.exception
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[", "nonsense"])
+def test_chat_without_a_server(url: str) -> None:
+    with pytest.raises(EngineError, match="no answer from"):
+        run_chat(None, url, "", 0.5, 50)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("x = (", "SyntaxError"), ("def f():\n    1 / 0\nf()", "line 3")]
+)
+def test_failures_of_a_program_begin_in_its_file(
+    live: Live, tmp_path: Path, text: str, words: str
+) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(text)
+    command = [sys.executable, "-m", "sglang_lite.cli", "run", str(file), "--url", live.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "runpy" not in done.stderr
+    assert "typer" not in done.stderr
