@@ -172,14 +172,8 @@ class Engine:
         """:meth:`submit` for an event loop: a constraint is compiled in another thread."""
         if request.sampling_params.constraint is None:
             return self.submit(request)
-        loop = asyncio.get_running_loop()
-        submitted = loop.run_in_executor(None, self.submit, request)
-        try:
-            return await asyncio.shield(submitted)
-        except asyncio.CancelledError:
-            # The thread goes on, and nobody will read what it queues.
-            submitted.add_done_callback(_abort_orphan)
-            raise
+        (stream,) = await self._submit_in_thread([request])
+        return stream
 
     def abort(self, rid: str | None = None, *, abort_all: bool = False) -> None:
         """End the request ``rid``, or all; unknown and finished ones are left alone."""
@@ -256,7 +250,7 @@ class Engine:
             token_ids_logprob=tuple(token_ids_logprob or ()),
         )
         samples = batch.samples(self.tokenizer.token_text if return_text_in_logprobs else None)
-        streams = await asyncio.to_thread(self._submit_all, batch.requests)
+        streams = await self._submit_in_thread(batch.requests)
         results = native_api.astream_results(batch, samples, streams)
         if stream:
             return results
@@ -272,10 +266,30 @@ class Engine:
             for request in requests:
                 streams.append(self.submit(request))  # noqa: PERF401
         except BaseException:
-            for stream in streams:
-                stream.abort()
+            _abort(streams)
             raise
         return streams
+
+    async def _submit_in_thread(self, requests: Sequence[GenerateRequest]) -> list[OutputStream]:
+        """:meth:`_submit_all` beside the event loop; whoever stops waiting leaves nothing behind.
+
+        The thread goes on, even when the event loop is closed, and nobody would read what it
+        queues.
+        """
+        left, made = threading.Event(), list[OutputStream]()
+
+        def submit() -> list[OutputStream]:
+            made.extend(self._submit_all(requests))
+            if left.is_set():
+                _abort(made)
+            return made
+
+        try:
+            return await asyncio.to_thread(submit)
+        except asyncio.CancelledError:
+            left.set()
+            _abort(made)
+            raise
 
     # Operations
 
@@ -313,6 +327,6 @@ class Engine:
         self.shutdown()
 
 
-def _abort_orphan(submitted: asyncio.Future[OutputStream]) -> None:
-    if not submitted.cancelled() and submitted.exception() is None:
-        submitted.result().abort()
+def _abort(streams: Sequence[OutputStream]) -> None:
+    for stream in streams:
+        stream.abort()

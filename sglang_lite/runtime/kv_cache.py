@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from sglang_lite.runtime.device import send
+
 ALIGNMENT = 64
 """Bytes of a cache line, and of the widest vector register."""
 
@@ -51,13 +53,13 @@ class KVCache:
 
     def gather(self, slots: np.ndarray) -> torch.Tensor:
         """All layers' keys and values of some slots: ``[n, width]`` on the device, a row each."""
-        index = torch.from_numpy(slots).to(self.device)
+        index = send(slots, self.device)
         parts = [layer.index_select(1, index) for layer in self.layers]
         return torch.cat([part.transpose(0, 1).flatten(1) for part in parts], dim=1)
 
     def scatter(self, slots: np.ndarray, rows: torch.Tensor) -> None:
         """Write rows as :meth:`gather` gives them to other slots."""
-        index = torch.from_numpy(slots).to(self.device)
+        index = send(slots, self.device)
         for layer, part in zip(self.layers, rows.split(self._widths, dim=1), strict=True):
             heads, _, dim = layer.shape
             layer.index_copy_(1, index, part.view(len(slots), heads, dim).transpose(0, 1))

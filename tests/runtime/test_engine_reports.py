@@ -6,6 +6,7 @@ The names in the comments are theirs: project#number.  Reports that a more gener
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from sglang_lite.constrained import CompiledGrammar
+from sglang_lite.constraint import Constraint
 from sglang_lite.runtime.engine import Engine
 from sglang_lite.runtime.logprobs import SCORE_ROWS
 from sglang_lite.runtime.sampler import SamplingRow, sample
@@ -25,6 +28,7 @@ from tests.runtime.toy import (
     ids_of,
     request,
     toy_engine,
+    wait_for,
     wait_until_idle,
 )
 
@@ -191,6 +195,41 @@ def test_aborts_from_many_threads_at_the_moment_of_the_end(engine: Engine) -> No
     wait_until_idle(engine)
     assert engine.flush_cache()
     assert engine.stats()["kv_available_tokens"] == engine.stats()["max_total_num_tokens"]
+
+
+# sglang#34112, sglang#12693: an abort while the grammar is being compiled
+@pytest.mark.parametrize("generate", [False, True])
+def test_a_submission_that_is_cancelled_while_it_compiles_leaves_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, generate: bool
+) -> None:
+    started, go, original = threading.Event(), threading.Event(), engine.compile
+
+    def slow(constraint: Constraint) -> CompiledGrammar:
+        started.set()
+        assert go.wait(20)
+        return original(constraint)
+
+    monkeypatch.setattr(engine, "compile", slow)
+    fields = {"regex": "[ab]*", "max_new_tokens": 1500}
+
+    async def main() -> None:
+        work = engine.asubmit(request(engine, "x", rid="mine", **fields))
+        if generate:
+            work.close()
+            work = engine.async_generate("x", fields, rid="mine")
+        task = asyncio.create_task(work)
+        assert await asyncio.to_thread(started.wait, 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go.set()
+
+    asyncio.run(main())
+    wait_for(lambda: engine.stats()["num_aborted_requests_total"] == 1)
+    wait_until_idle(engine)
+    assert engine.flush_cache()
+    assert engine.stats()["kv_available_tokens"] == engine.stats()["max_total_num_tokens"]
+    assert list(engine.submit(request(engine, "x", rid="mine", max_new_tokens=1)))
 
 
 # mini-sglang 94fe255
