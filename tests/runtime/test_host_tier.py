@@ -188,9 +188,12 @@ def test_where_computing_is_faster_nothing_is_kept() -> None:
     assert (host.swapped_out, host.pool.free) == (0, host.slots)
 
 
-def test_keys_and_values_come_back_to_other_slots_bit_by_bit() -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_keys_and_values_come_back_to_other_slots_bit_by_bit(device: str) -> None:
     """Layers of different shapes, scattered slots on both sides."""
-    cache = KVCache([(2, 8), (1, 4)], 50, torch.bfloat16)
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    cache = KVCache([(2, 8), (1, 4)], 50, torch.bfloat16, device)
     generator = torch.Generator().manual_seed(0)
     for tensor in (*cache.keys, *cache.values):
         tensor.copy_(torch.randn(tensor.shape, generator=generator))
