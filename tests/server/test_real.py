@@ -194,9 +194,12 @@ def test_the_page_shows_the_tree(real: Live) -> None:
 
 
 def test_metrics_of_the_engine(real: Live) -> None:
-    real.chat(max_tokens=2)
+    real.chat(max_tokens=2, ignore_eos=True)
     text = real.http.get("/metrics").text
-    for name in ("max_total_num_tokens", "kv_evictable_tokens", "cache_hit_rate"):
+    for name in (
+        *("max_total_num_tokens", "kv_evictable_tokens", "cache_hit_rate", "token_usage"),
+        *("num_used_tokens", "request_time_per_output_token_seconds_count"),
+    ):
         assert f'sglang:{name}{{model_name="toy"}}' in text
     assert "sglang:generation_tokens_total" in text
 

@@ -29,7 +29,11 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Gauges, and counters for the names that end in ``_total``."""
-        for name, value in self._engine.stats().items():
+        stats = self._engine.stats()
+        used, slots = stats.get("kv_used_tokens", 0), stats.get("max_total_num_tokens", 0)
+        # Two more of SGLang's names, which its dashboards draw.
+        more = {"num_used_tokens": used, "token_usage": used / slots if slots else 0.0}
+        for name, value in {**stats, **more}.items():
             # The server's own counter of refusals has their reasons.
             if name == "num_rejected_requests_total" or not isinstance(value, (int, float)):
                 continue
@@ -64,6 +68,7 @@ class Metrics:
 
         self.ttft = histogram("time_to_first_token_seconds", _SECONDS)
         self.itl = histogram("inter_token_latency_seconds", _SECONDS)
+        self.tpot = histogram("request_time_per_output_token_seconds", _SECONDS)
         self.e2e = histogram("e2e_request_latency_seconds", _SECONDS)
         self.queue = histogram("queue_time_seconds", _SECONDS)
         self.compile = histogram("grammar_compilation_time_seconds", _SECONDS)
@@ -110,6 +115,9 @@ class RequestClock:
         usage = output.usage
         if usage.completion_tokens:
             metrics.ttft.observe(usage.ttft_s)
+        if usage.completion_tokens > 1:
+            decoding = usage.e2e_s - usage.ttft_s
+            metrics.tpot.observe(max(0.0, decoding) / (usage.completion_tokens - 1))
         metrics.e2e.observe(usage.e2e_s)
         metrics.queue.observe(usage.queue_s)
         if usage.compile_s:
