@@ -48,6 +48,10 @@ class Usage:
     ttft_s: float = 0.0
     e2e_s: float = 0.0
 
+    def __add__(self, other: Usage) -> Usage:
+        """Both together; times are added too."""
+        return Usage(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
     @property
     def sampled_tokens(self) -> int:
         """Completion tokens that the model chose."""

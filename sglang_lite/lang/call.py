@@ -79,6 +79,7 @@ class Call:
             eager=self.eager,
             # Who chose a length knows that it cuts.
             warned=None if self.chose_length else self.program.warned,
+            ahead=self.program.num_api_spec_tokens,
         )
 
     def body(self, state: ProgramState) -> Any:

@@ -31,6 +31,7 @@ from sglang_lite.lang.events import (
 )
 from sglang_lite.lang.generation import run_gen, run_select
 from sglang_lite.lang.loop import background_loop
+from sglang_lite.lang.speculation import Speculation
 from sglang_lite.lang.transcript import Mark, Piece, Transcript
 from sglang_lite.lang.variable import Variable
 
@@ -67,6 +68,7 @@ class Executor:
         self.children = 0
         self.forked_at = 0
         self.gens = 0
+        self.speculation = None if run.ahead is None else Speculation(run.backend, run.ahead)
         self._scopes: list[tuple[Variable, int]] = []
         self._open_scopes: list[Variable] = []
         self._queue: deque[Queued] = deque()
@@ -220,9 +222,12 @@ class Executor:
         if text:
             self.transcript.append(text, trusted=trusted)
             self.emit(TextEvent(self.path, text))
+            if self.speculation is not None:
+                self.speculation.literal(text)
 
     async def extend(self, pieces: Sequence[Piece]) -> None:
         """Append what another state has said, generated token ids included."""
+        self._drop_speculation()
         for piece in pieces:
             if piece.token_ids is None:
                 self.append(piece.text, trusted=piece.trusted)
@@ -233,6 +238,7 @@ class Executor:
 
     def _open_role(self, role: str, answer: bool) -> None:
         transcript = self.transcript
+        self._drop_speculation()
         if transcript.open_role is not None:
             accepted = f"no role inside another one, and {transcript.open_role} is open"
             raise InvalidRequest("role", role, accepted)
@@ -265,6 +271,7 @@ class Executor:
         roles = [message.role for message in transcript.messages] + [role]
         suffix = self.run.template().suffix(roles)
         transcript.close(suffix)
+        self._drop_speculation()
         if suffix:
             self.emit(TextEvent(self.path, suffix))
         self.emit(RoleEvent(self.path, role, begin=False))
@@ -278,7 +285,12 @@ class Executor:
     def rollback(self, mark: Mark) -> None:
         """Take the text and roles back to ``mark``."""
         self.transcript.rollback(mark)
+        self._drop_speculation()
         self.emit(RetractEvent(self.path, len(self.transcript.text())))
+
+    def _drop_speculation(self) -> None:
+        if self.speculation is not None:
+            self.speculation.drop()
 
     def emit(self, event: Event) -> None:
         """Tell the readers of the run's stream, if there is one."""

@@ -38,7 +38,8 @@ async def run_gen(executor: Executor, node: Gen, variables: tuple[Variable, ...]
     prompt, params = healed.prompt, healed.params
     samples = [Sample() for _ in range(params.n)]
     tell = _Telling(executor, node, params.n)
-    stream = run.backend.stream(prompt, params, options)
+    source = executor.speculation or run.backend
+    stream = source.stream(prompt, params, options)
     try:
         async for output in stream:
             text = _take(samples[output.index], output, healed.text)

@@ -10,7 +10,7 @@ import types
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from sglang_lite.errors import InvalidRequest, NotSupported
+from sglang_lite.errors import InvalidRequest
 from sglang_lite.lang import batch, tracing
 from sglang_lite.lang.backends.fuzz import Fuzz
 from sglang_lite.lang.backends.registry import as_backend
@@ -37,12 +37,16 @@ def function(func: Callable[..., Any] | None = None, num_api_spec_tokens: int | 
     """Make a prompt program of a function whose first parameter is the state.
 
     The function may be a method (then the state is its second parameter) and may be ``async``.
+
+    ``num_api_spec_tokens``: on an API that is paid by the prompt (:class:`OpenAI`), have at least
+    so many tokens written at once and cut the following gens out of them, while the program's
+    literals agree.  Backends that keep prompts cached have no use for it.
     """
-    if num_api_spec_tokens is not None:
-        raise NotSupported("num_api_spec_tokens: speculation over a completion API")
-    if func is None:
-        return SglFunction
-    return SglFunction(func)
+    count = num_api_spec_tokens
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+        raise InvalidRequest("num_api_spec_tokens", count, "an integer, at least 1")
+    make = functools.partial(SglFunction, num_api_spec_tokens=count)
+    return make if func is None else make(func)
 
 
 class SglFunction:
@@ -53,11 +57,17 @@ class SglFunction:
     ``sampling=SamplingParams(...)`` or a dict.
     """
 
-    def __init__(self, func: Callable[..., Any], bound: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        bound: Mapping[str, Any] | None = None,
+        num_api_spec_tokens: int | None = None,
+    ) -> None:
         if not callable(func):
             raise InvalidRequest("func", func, "a function")
         self.func = func
         self.bound = dict(bound or {})
+        self.num_api_spec_tokens = num_api_spec_tokens
         self.warned: set[str] = set()
         functools.update_wrapper(self, func)
         self.is_async = inspect.iscoroutinefunction(func)
@@ -66,7 +76,8 @@ class SglFunction:
     def __get__(self, instance: Any, owner: Any = None) -> SglFunction:
         if instance is None:
             return self
-        return SglFunction(types.MethodType(self.func, instance), self.bound)
+        method = types.MethodType(self.func, instance)
+        return SglFunction(method, self.bound, self.num_api_spec_tokens)
 
     def bind(self, **arguments: Any) -> SglFunction:
         """The same program with some arguments fixed; a call may override them."""
@@ -74,7 +85,7 @@ class SglFunction:
             if name not in self.parameters:
                 accepted = f"a parameter of the program: {', '.join(self.parameters)}"
                 raise InvalidRequest(name, arguments[name], accepted)
-        program = SglFunction(self.func, {**self.bound, **arguments})
+        program = SglFunction(self.func, {**self.bound, **arguments}, self.num_api_spec_tokens)
         program.parameters = self.parameters
         program.is_async = self.is_async
         return program

@@ -30,7 +30,8 @@ class Run:
 
     ``logprob_fields`` are the run-level defaults of ``LogprobOptions``.  ``log`` is None unless
     somebody streams.  ``eager``: every ``s +=`` waits until it is done.  ``warned``: places of the
-    program that were warned about already; None switches warnings off.
+    program that were warned about already; None switches warnings off.  ``ahead``: so many tokens
+    are asked of an API that is paid by the prompt, see :mod:`~sglang_lite.lang.speculation`.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class Run:
         stream: bool = False,
         eager: bool = False,
         warned: set[str] | None = None,
+        ahead: int | None = None,
     ) -> None:
         self.program = program
         self.backend = backend
         self.params = params
         self.logprob_fields = logprob_fields
         self.eager = eager
+        self.ahead = ahead if backend.paid_by_prompt else None
         self.log = EventLog() if stream else None
         self.context = contextvars.copy_context()
         self.executors: list[Executor] = []
@@ -78,8 +81,7 @@ class Run:
 
     def count(self, usage: Usage) -> None:
         """Add what one sample cost (loop thread)."""
-        for name, value in vars(usage).items():
-            setattr(self.total_usage, name, getattr(self.total_usage, name) + value)
+        self.total_usage = self.total_usage + usage
 
     def warn_once(self, where: str) -> bool:
         """True the first time for one place of the program, unless nobody wants warnings."""

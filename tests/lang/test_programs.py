@@ -369,8 +369,8 @@ def test_unsupported_arguments_are_refused():
         sgl.image("x.png")
     with pytest.raises(sgl.NotSupported):
         sgl.video("x.mp4", 3)
-    with pytest.raises(sgl.NotSupported):
-        sgl.function(num_api_spec_tokens=3)
+    with pytest.raises(sgl.InvalidRequest, match="num_api_spec_tokens"):
+        sgl.function(num_api_spec_tokens=0)
     with pytest.raises(sgl.InvalidRequest):
         sgl.function(lambda: None)
     with pytest.raises(sgl.InvalidRequest, match="backend"):

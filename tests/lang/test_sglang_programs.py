@@ -202,3 +202,42 @@ def test_regex_min_tokens_and_a_parameter_named_n(backend):
     assert re.fullmatch(ip, state["ip"])
     assert len(state["x"]) == 2
     assert all(usage.completion_tokens >= 4 for usage in state.usage("x"))
+
+
+def test_completion_speculation_spends_fewer_prompt_tokens(live):
+    def gen_character(s):
+        s += "Construct a character within the following format:\n"
+        s += "Name: Steve Jobs.\nBirthday: February 24, 1955.\nJob: Apple CEO.\n"
+        s += "\nPlease generate new Name, Birthday and Job.\n"
+        s += "Name:" + sgl.gen("name", stop="\n")
+        s += "\nBirthday:" + sgl.gen("birthday", stop="\n")
+        s += "\nJob:" + sgl.gen("job", stop="\n") + "\n"
+
+    openai = sgl.OpenAI("toy", is_chat_model=False, base_url=f"{live.url}/v1", api_key="none")
+    states, spent = [], []
+    for program in (
+        sgl.function(num_api_spec_tokens=64)(gen_character),
+        sgl.function(gen_character),
+    ):
+        openai.token_usage.reset()
+        states.append(program.run(backend=openai, temperature=0))
+        spent.append(openai.token_usage.prompt_tokens)
+    assert spent[0] < spent[1]
+    assert states[0].text() == states[1].text()
+
+
+def test_chat_completion_speculation(live):
+    @sgl.function(num_api_spec_tokens=64)
+    def gen_character(s):
+        for name, job in [("Steve Jobs", "Apple CEO"), ("Ada Lovelace", "mathematician")]:
+            s += sgl.user("Name and job of somebody, please.")
+            s += sgl.assistant(f"Name: {name}\nJob: {job}")
+        s += sgl.user("Name and job of somebody, please.")
+        s += sgl.assistant("Name:" + sgl.gen("name", stop="\n") + "\nJob:" + sgl.gen("job"))
+
+    openai = sgl.OpenAI("toy", base_url=f"{live.url}/v1", api_key="none", dialect="openai")
+    state = gen_character.run(backend=openai, temperature=0)
+    said = f"Name:{state['name']}\nJob:{state['job']}"
+    assert state.messages()[-1]["content"] == said
+    assert "\n" not in state["name"]
+    assert state.usage("job").prompt_tokens == 0

@@ -60,6 +60,9 @@ class Backend(ABC):
     heals: bool = False
     """True where prompts are token ids and a constraint may have a prefix."""
 
+    paid_by_prompt: bool = False
+    """True for APIs to which every request sends the whole prompt, and pays for it."""
+
     chat_template: ChatTemplate | None = None
 
     async def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...] | None:
@@ -86,6 +89,10 @@ class Backend(ABC):
             log.warning("backend %s has no chat template: using ChatML", self.name)
             self.chat_template = ChatTemplate(chatml, "chatml", guessed=True)
         return self.chat_template
+
+    async def continues(self, prompt: Prompt) -> bool:
+        """True where this prompt can be gone on with; some chat APIs only begin messages."""
+        return True
 
     @abstractmethod
     def stream(

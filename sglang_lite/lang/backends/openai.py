@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sglang_lite.errors import BackendError, InvalidRequest, NotSupported
@@ -25,17 +26,36 @@ from sglang_lite.sampling_params import SamplingParams
 Dialect = Literal["openai", "vllm", "sglang"]
 
 
+@dataclass
+class TokenUsage:
+    """Tokens of all requests since the last :meth:`reset`."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def add(self, usage: Usage) -> None:
+        """Count one answer."""
+        self.prompt_tokens += usage.prompt_tokens
+        self.completion_tokens += usage.completion_tokens
+
+    def reset(self) -> None:
+        """Begin again at 0."""
+        self.prompt_tokens = self.completion_tokens = 0
+
+
 class OpenAI(Backend):
     """``model_name`` on an OpenAI-compatible server.
 
     * ``is_chat_model``: use chat completions (the default) or text completions.
     * ``base_url``: with its ``/v1``; ``api_key``: else the environment's ``OPENAI_API_KEY``.
     * ``dialect``: what the server understands beyond OpenAI's own fields; None asks the server.
+    * ``token_usage`` counts the tokens of all requests.
     * ``chat_template``: for completion models only; how roles become text (default: ChatML).
     """
 
     name = "openai"
     obeys_constraints = False
+    paid_by_prompt = True
 
     def __init__(
         self,
@@ -58,6 +78,7 @@ class OpenAI(Backend):
         self.is_chat_model = is_chat_model
         # A chat model's control text is never sent; the roles are.
         self.chat_template = chat_template or ChatTemplate(chatml, "chatml")
+        self.token_usage = TokenUsage()
         self._dialect: Dialect | None = dialect
         key = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
         self.http = HttpClient(base_url, api_key=key, timeout=timeout, retries=retries)
@@ -74,6 +95,11 @@ class OpenAI(Backend):
             else:
                 self._dialect = "openai"
         return self._dialect
+
+    async def continues(self, prompt: Prompt) -> bool:
+        """See :meth:`Backend.continues`: OpenAI's own chat API goes on with no message."""
+        begun = prompt.messages[-1].content if prompt.messages else ""
+        return not (self.is_chat_model and begun and await self.dialect() == "openai")
 
     async def stream(
         self, prompt: Prompt, params: SamplingParams, logprobs: LogprobOptions
@@ -106,6 +132,7 @@ class OpenAI(Backend):
                         held[output.index] = output
         finally:
             await events.aclose()  # type: ignore[attr-defined]
+        self.token_usage.add(usage)
         for index in range(params.n):
             if index not in held:
                 raise BackendError(f"the stream ended before sample {index} had finished")
@@ -130,7 +157,8 @@ class OpenAI(Backend):
             return {"messages": sent}
         if dialect == "openai":
             raise NotSupported(
-                "OpenAI's chat API cannot continue a message: gen must come first in it, "
+                "OpenAI's chat API cannot continue a message: gen must come first in it (or "
+                "@function(num_api_spec_tokens=...) has the whole message written at once), "
                 f"but the assistant has said {begun.content[:40]!r}"
             )
         sent.append({"role": "assistant", "content": begun.content})
@@ -174,6 +202,7 @@ class OpenAI(Backend):
             },
         }
         answer = await self.http.json("POST", self._path, body)
+        self.token_usage.add(_usage(answer.get("usage") or {}))
         text = answer["choices"][0]["message"]["content"] or ""
         try:
             chosen = json.loads(text)["choice"]
