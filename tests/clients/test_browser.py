@@ -150,6 +150,9 @@ def test_requests_slots_tree_and_counters_follow_the_traffic(browser: Any, slow:
         assert after["cached, evictable"] > before["cached, evictable"]
         assert "a prefix in common" in page.text_content("#tree")
         assert tiles(page)["cache hit rate"] > 0
+        ages = page.eval_on_selector_all(".node b:last-child", "all => all.map(e => e.textContent)")
+        assert all(age.endswith(" ago") for age in ages)
+        assert page.text_content("#rate").startswith("now ")
 
 
 def test_forced_and_evicted_tokens_are_counted(browser: Any, slow: Live) -> None:
@@ -168,7 +171,7 @@ def test_forced_and_evicted_tokens_are_counted(browser: Any, slow: Live) -> None
         assert after["evicted tokens"] > before["evicted tokens"]
 
 
-@pytest.mark.parametrize("width", [320, 390])
+@pytest.mark.parametrize("width", [360, 390])
 def test_a_phone_shows_it_without_scrolling_sideways(browser: Any, slow: Live, width: int) -> None:
     with traffic(slow), page_of(browser, slow, width) as page:
         sees(page, "document.querySelectorAll('.node').length > 1")
@@ -181,6 +184,9 @@ def test_a_phone_shows_it_without_scrolling_sideways(browser: Any, slow: Live, w
             ".map(box => [box.left, box.right])"
         )
         assert all(0 <= left < right <= width for left, right in edges)
+        # All columns of the requests can be seen too.
+        last = "document.querySelector('th:last-child').getBoundingClientRect().right"
+        assert page.evaluate(last) <= width
         size = page.evaluate(
             "parseFloat(getComputedStyle(document.querySelector('.node')).fontSize)"
         )
