@@ -34,7 +34,7 @@ def lower_array(to: Lowering, record: R.Array) -> ir.Node:
         items = _containing(to, record)
     else:
         items = _items(to, record)
-    return ir.sequence(to.syntax.open_array, items, to.syntax.close_array)
+    return to.array(items)
 
 
 def _items(to: Lowering, record: R.Array) -> ir.Node:

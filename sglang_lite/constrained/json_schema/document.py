@@ -146,8 +146,8 @@ class Document:
         resource = node.resource
         assert resource is not None
         try:
-            address, fragment = urldefrag(reference)
-            uri = _join(resource.uri, address)
+            address, fragment = _split(reference)
+            uri = _join(resource.uri, address) if address else resource.uri
         except ValueError as error:
             raise InvalidSchema(node.pointer, f"{keyword} {reference!r}: {error}") from None
         if address:
@@ -315,6 +315,13 @@ def _place(token: str) -> int:
     if not (token.isascii() and token.isdigit()):
         raise IndexError(token)
     return int(token)
+
+
+def _split(reference: str) -> tuple[str, str]:
+    """The address and the fragment."""
+    if reference.startswith("#"):
+        return "", reference[1:]
+    return urldefrag(reference)
 
 
 def _join(base: str, address: str) -> str:

@@ -46,13 +46,14 @@ ANNOTATIONS = frozenset(
 )
 """Keywords that say nothing about a value, those of OpenAPI and of forms among them."""
 
-_IDENTIFIERS = frozenset(
+IDENTIFIERS = frozenset(
     (
         *("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary"),
         *("$defs", "definitions"),
     )
 )
-SINCE_EVER = _ASSERTIONS | ANNOTATIONS | _IDENTIFIERS
+"""Keywords that name a schema or hold others for reference."""
+SINCE_EVER = _ASSERTIONS | ANNOTATIONS | IDENTIFIERS
 """Keywords that mean the same in every draft, and common annotations."""
 
 _DRAFTS: tuple[tuple[str, Draft], ...] = (
@@ -73,6 +74,12 @@ def draft_of(root: Any) -> Draft:
             if mark in declared:
                 return draft
     return 2020
+
+
+@lru_cache(maxsize=4096)
+def is_unknown(keyword: str) -> bool:
+    """True for a word that no draft knows and that looks like none of their keywords."""
+    return not (keyword in SINCE_EVER or keyword in SINCE or misspelling(keyword))
 
 
 @lru_cache(maxsize=4096)

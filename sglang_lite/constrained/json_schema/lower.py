@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sglang_lite.constrained import budget, ir
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.arrays import lower_array
+from sglang_lite.constrained.json_schema.direct import Direct
 from sglang_lite.constrained.json_schema.document import Document
 from sglang_lite.constrained.json_schema.normalise import Normaliser
 from sglang_lite.constrained.json_schema.numbers import lower_number
@@ -24,11 +26,12 @@ MAX_RULES = 50_000
 
 
 class Plain(NamedTuple):
-    """Schemas that give no more than a type: their nodes are the same in every document."""
+    """What is the same in every document: schemas that give no more than a type, and leaves."""
 
     anything: ir.Node
     nodes: dict[int, ir.Node]
     rules: dict[str, ir.Node]
+    leaves: dict[Any, ir.Node]
 
 
 class Lowering:
@@ -61,6 +64,9 @@ class Lowering:
         self._plain = _plain(syntax, property_order, max_digits) if share else None
         self._plain_used = False
         self._count = len(self._plain.rules) if self._plain else 0
+        self._direct: Direct | None = None
+        if self._plain and not normaliser.document.dynamic:
+            self._direct = Direct(self, self._plain.leaves)
 
     def language(self, schema: R.Conj) -> tuple[ir.Node, dict[str, ir.Node]]:
         """The root node and all rules."""
@@ -79,40 +85,66 @@ class Lowering:
 
     def value(self, schema: R.Conj) -> ir.Node:
         """Any value that satisfies the conjunction."""
+        if self._direct and schema and len(schema) == 1 and schema[0].positive:
+            found = self._direct.node(schema[0].node)
+            if found is not None:
+                return found
+        return self.general(schema)
+
+    def general(self, schema: R.Conj) -> ir.Node:
+        """The same by way of records, whatever the schema's shape."""
         if schema is None:
             return ir.NEVER
+        if not schema and self._plain:
+            return self.anything
         known = self._values.get(schema)
         if known is None:
-            if not schema and self._plain:
-                self._plain_used = True
-                known = self._plain.anything
-            elif satisfiable(self.normaliser, schema):
+            if satisfiable(self.normaliser, schema):
                 known = self._alternatives(self.normaliser.alternatives(schema))
             else:
                 known = ir.NEVER
             self._values[schema] = known
         return known
 
+    @property
+    def anything(self) -> ir.Node:
+        """Any JSON value."""
+        assert self._plain is not None
+        self._plain_used = True
+        return self._plain.anything
+
     def constant(self, value: Any) -> ir.Node:
         """Exactly ``value``, with this syntax's whitespace."""
         if isinstance(value, list):
             items = [self.constant(item) for item in value]
-            body = ir.repeat(ir.NEVER, len(items), len(items), self.syntax.comma, items)
-            return ir.sequence(self.syntax.open_array, body, self.syntax.close_array)
+            return self.array(ir.repeat(ir.NEVER, len(items), len(items), self.syntax.comma, items))
         if isinstance(value, dict):
             members = [
                 ir.Member(encode_key(name), self.constant(item), True)
                 for name, item in value.items()
             ]
-            return ir.object_(
-                members,
-                order=self.property_order,
-                open=self.syntax.open_object,
-                colon=self.syntax.colon,
-                comma=self.syntax.comma,
-                close=self.syntax.close_object,
-            )
+            return self.object(members)
         return ir.literals(spellings(value))
+
+    def array(self, items: ir.Node) -> ir.Node:
+        """``items`` in brackets."""
+        return ir.sequence(self.syntax.open_array, items, self.syntax.close_array)
+
+    def object(
+        self, members: Iterable[ir.Member], extras: Iterable[ir.Extra] = (), **rules: Any
+    ) -> ir.Node:
+        """An object in this syntax and order of keys; ``rules`` as for ``ir.object_``."""
+        syntax = self.syntax
+        return ir.object_(
+            members,
+            extras,
+            order=self.property_order,
+            open=syntax.open_object,
+            colon=syntax.colon,
+            comma=syntax.comma,
+            close=syntax.close_object,
+            **rules,
+        )
 
     def closed(self, record: R.Object) -> R.Object:
         """The record, without other keys where the option says so and the schema is silent."""
@@ -176,4 +208,4 @@ def _plain(syntax: Syntax, property_order: ir.PropertyOrder, max_digits: int | N
     )
     anything, rules = lowering.language(R.ANYTHING)
     nodes = {id(record): lowering.record(record) for record in R.DEFAULTS.values()}
-    return Plain(anything, nodes, rules)
+    return Plain(anything, nodes, rules, {})

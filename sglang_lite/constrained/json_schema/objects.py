@@ -53,18 +53,12 @@ def lower_object(to: Lowering, record: R.Object) -> ir.Node:
     if keys is not None:
         for found, schema in key_classes(record, keys):
             extras.append(ir.Extra(key_dfa(found), to.value(schema)))
-    syntax = to.syntax
-    return ir.object_(
+    return to.object(
         members,
         extras,
-        order=to.property_order,
         minimum=record.min_properties,
         maximum=record.max_properties,
         clauses=clauses,
-        open=syntax.open_object,
-        colon=syntax.colon,
-        comma=syntax.comma,
-        close=syntax.close_object,
     )
 
 
