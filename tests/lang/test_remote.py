@@ -243,6 +243,16 @@ def test_dialects_of_openais_api():
         "structured_outputs": {"regex": "a+"},
     }
     assert openai_params(regex, "sglang", chat=True)["regex"] == "a+"
+    whole = SamplingParams(no_stop_trim=True)
+    assert openai_params(whole, "vllm", chat=True)["include_stop_str_in_output"] is True
+    assert openai_params(whole, "sglang", chat=True)["no_stop_trim"] is True
+    spaces = SamplingParams(spaces_between_special_tokens=False)
+    with pytest.raises(sgl.NotSupported, match="spaces_between"):  # its chat API has no such field
+        openai_params(spaces, "sglang", chat=True)
+    spec = {"type": "structural_tag", "structures": [], "triggers": []}
+    tag = SamplingParams(constraint=StructuralTag.of(spec))
+    assert openai_params(tag, "sglang", chat=True)["response_format"] == spec
+    assert openai_params(tag, "vllm", chat=True)["structured_outputs"]["structural_tag"]
     with pytest.raises(sgl.NotSupported, match="min_new_tokens"):
         openai_params(regex, "openai", chat=True)
     schema = SamplingParams(constraint=JsonSchema.of({"type": "object"}))

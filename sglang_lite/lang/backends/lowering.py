@@ -21,6 +21,7 @@ from sglang_lite.constraint import (
     JsonSchema,
     Prefixed,
     Regex,
+    StructuralTag,
 )
 from sglang_lite.errors import BackendError, NotSupported
 from sglang_lite.sampling_params import SamplingParams
@@ -125,18 +126,22 @@ _EXTENDED_FIELDS = {
     "stop_token_ids": "stop_token_ids",
     "ignore_eos": "ignore_eos",
     "skip_special_tokens": "skip_special_tokens",
-    "spaces_between_special_tokens": "spaces_between_special_tokens",
 }
-_SGLANG_FIELDS = {"stop_regex": "stop_regex", "no_stop_trim": "no_stop_trim"}
+_DIALECT_FIELDS = {
+    "openai": {},
+    "sglang": {"stop_regex": "stop_regex", "no_stop_trim": "no_stop_trim"},
+    "vllm": {
+        "no_stop_trim": "include_stop_str_in_output",
+        "spaces_between_special_tokens": "spaces_between_special_tokens",
+    },
+}
 
 
 def openai_params(params: SamplingParams, dialect: str, *, chat: bool) -> dict[str, Any]:
     """The fields of a chat or text completion for ``dialect`` (openai, vllm, sglang)."""
-    names = dict(_OPENAI_FIELDS)
+    names = _OPENAI_FIELDS | _DIALECT_FIELDS[dialect]
     if dialect != "openai":
         names |= _EXTENDED_FIELDS
-    if dialect == "sglang":
-        names |= _SGLANG_FIELDS
     defaults = SamplingParams()
     fields: dict[str, Any] = {"temperature": params.temperature}
     if params.max_new_tokens is not None:
@@ -169,6 +174,8 @@ def _openai_constraint(constraint: Constraint | None, dialect: str, chat: bool) 
         schema = json.loads(strict_schema(constraint))
         named = {"name": "answer", "schema": schema, "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": named}}
+    if dialect == "sglang" and isinstance(constraint, StructuralTag):
+        return {"response_format": json.loads(constraint.spec)}
     if dialect == "sglang":
         return _sglang_constraint(constraint)
     raise NotSupported(f"a {kind} constraint is not supported by OpenAI's API")
