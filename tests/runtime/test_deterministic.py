@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import torch
 from sglang_lite.runtime.attention.reference import ReferenceAttention
 from sglang_lite.runtime.attention.sequence import SequenceAttention
 from sglang_lite.runtime.batch import Row
-from sglang_lite.runtime.engine import Engine
 from tests.runtime.bench import Bench, outputs
 
 pytestmark = pytest.mark.usefixtures("both_schedules")
@@ -76,30 +74,3 @@ def test_sequence_attention_equals_the_reference(window: int | None) -> None:
         if isinstance(backend, SequenceAttention):
             ours = result
     torch.testing.assert_close(ours, result, atol=1e-5, rtol=1e-5)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine(deterministic=True, max_total_tokens=2048) as engine:
-        yield engine
-
-
-@pytest.mark.model
-@pytest.mark.timeout(600)
-def test_real_weights_give_identical_bits(engine: Engine) -> None:
-    """Log probabilities are equal to the last bit, not only the text."""
-    texts = ["The lighthouse keeper wrote: " * n + "and then" for n in (1, 3, 16, 30)]
-    params = {"temperature": 0, "max_new_tokens": 12}
-
-    def run(prompts: list[str]) -> list:
-        results = engine.generate(prompts, params, return_logprob=True)
-        return [(r["output_ids"], r["meta_info"]["output_token_logprobs"]) for r in results]
-
-    solo = []
-    for text in texts:
-        engine.flush_cache()
-        solo += run([text])
-    assert run(texts) == solo
-    cached = engine.generate(texts, params)
-    assert [r["meta_info"]["cached_tokens"] > 0 for r in cached] == [False, False, True, True]
-    assert run(texts[::-1]) == solo[::-1]
