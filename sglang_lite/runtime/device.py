@@ -1,9 +1,16 @@
-"""From host arrays to device tensors without making the host wait."""
+"""The device of this thread, and host arrays brought there without making the host wait."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import numpy as np
 import torch
+
+
+def on(device: torch.device) -> AbstractContextManager[object]:
+    """Make a CUDA device the thread's current one, which is where kernels and graphs go."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def send(numbers: np.ndarray, device: torch.device | str) -> torch.Tensor:

@@ -22,6 +22,7 @@ from sglang_lite.runtime import progress
 from sglang_lite.runtime.config import EngineConfig
 from sglang_lite.runtime.core import EngineCore
 from sglang_lite.runtime.detokenizer import IncrementalDetokenizer, StopScanner
+from sglang_lite.runtime.device import on
 from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.runtime.models.base import Model
 from sglang_lite.runtime.output_stream import OutputStream
@@ -138,7 +139,7 @@ class EngineLoop:
 
     def _run(self) -> None:
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), on(self.core.model.device):
                 while self._take_in():
                     if self._abort_wanted:
                         self._abort_wanted = False

@@ -21,6 +21,7 @@ from sglang_lite.runtime.attention.plan import MIN_SHARED_KEYS
 from sglang_lite.runtime.attention.triton import StaticPlan, TritonAttention
 from sglang_lite.runtime.batch import Batch, Row
 from sglang_lite.runtime.config import EngineConfig
+from sglang_lite.runtime.device import on
 from sglang_lite.runtime.engine_args import integers
 from sglang_lite.runtime.models.base import Model
 
@@ -96,7 +97,8 @@ class GraphedModel:
         self._graphs: dict[int, _Captured] = {}
         self.sizes: list[int] = []
         if sizes:
-            self._capture_all(sizes, new_graph or _cuda_graphs())
+            with on(self.device):
+                self._capture_all(sizes, new_graph or _cuda_graphs())
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> torch.Tensor:

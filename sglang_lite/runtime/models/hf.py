@@ -19,6 +19,7 @@ import torch
 from sglang_lite.errors import UnsupportedModel
 from sglang_lite.runtime.attention.plan import AttentionBackend
 from sglang_lite.runtime.batch import Batch, Row
+from sglang_lite.runtime.device import on
 from sglang_lite.runtime.kv_cache import KVCache
 from sglang_lite.runtime.models.config import ModelConfig
 
@@ -137,6 +138,12 @@ class TransformersModel:
         self._model = _load(folder, dtype, device)
         self._base = getattr(self._model, self._model.base_model_prefix)
         self._kind = type(self._model).__name__
+        with on(device):
+            self._make_cache(kv_slots)
+
+    def _make_cache(self, kv_slots: int) -> None:
+        """Make the KV cache as a dry run shows it, and refuse what cannot be run exactly."""
+        dtype, device = self.dtype, self.device
         shapes = self._probe_shapes()
         self.kv_cache = KVCache(shapes, max(kv_slots, len(_GUARD_TOKENS)), dtype, device)
         self._refuse_crosstalk()
