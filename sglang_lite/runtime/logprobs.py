@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from sglang_lite.runtime.device import send
 from sglang_lite.runtime.request import LogprobLog
 
 SCORE_ROWS = 64
@@ -53,7 +54,7 @@ def score(logits: torch.Tensor, tokens: torch.Tensor, logs: Sequence[LogprobLog]
     wanted = np.zeros((len(logs), max(len(log.chosen_ids) for log in logs)), dtype=np.int64)
     for row, log in zip(wanted, logs, strict=True):
         row[: len(log.chosen_ids)] = log.chosen_ids
-    chosen = logits.gather(1, torch.from_numpy(wanted).to(logits.device)) - totals
+    chosen = logits.gather(1, send(wanted, logits.device)) - totals
     return Scores(logs, to_host(own), to_host(values - totals), to_host(ids), to_host(chosen))
 
 

@@ -16,6 +16,7 @@ import torch
 
 from sglang_lite.errors import EngineError
 from sglang_lite.runtime.batch import Batch, Relay, Row
+from sglang_lite.runtime.device import send
 from sglang_lite.runtime.logprobs import SCORE_ROWS, Scores, score, to_host
 from sglang_lite.runtime.models.base import Model
 from sglang_lite.runtime.request import LogprobLog, Request
@@ -125,8 +126,8 @@ class StepRunner:
         """Log the probabilities of tokens that follow the hidden states ``at``."""
         for start in range(0, len(at), SCORE_ROWS):
             block = slice(start, start + SCORE_ROWS)
-            logits = self._model.logits(hidden[torch.tensor(at[block], device=hidden.device)])
-            wanted = torch.tensor(tokens[block], device=hidden.device)
+            logits = self._model.logits(hidden[_index(at[block], hidden)])
+            wanted = _index(tokens[block], hidden)
             scores = score(logits, wanted, logs[block])
             if hidden.is_cuda:
                 torch.cuda.current_stream().synchronize()
@@ -137,7 +138,7 @@ class StepRunner:
         logits = launched.logits
         if len(requests) < len(launched.requests):
             place = {request: row for row, request in enumerate(launched.requests)}
-            logits = logits[[place[request] for request in requests]]
+            logits = logits[_index([place[request] for request in requests], logits)]
         rows, errors = [], {}
         for request in requests:
             try:
@@ -153,7 +154,8 @@ class StepRunner:
             if len(scored) == len(requests):
                 scores = score(logits, tokens, logs)
             else:
-                scores = score(logits[scored], tokens[scored], logs)
+                at = _index(scored, logits)
+                scores = score(logits[at], tokens[at], logs)
         arriving, ready = to_host(tokens), None
         if tokens.is_cuda:
             ready = torch.cuda.Event()
@@ -189,6 +191,11 @@ class StepRunner:
         flight, self._flight = self._flight, None
         for request in flight.requests if flight else ():
             request.in_flight = 0
+
+
+def _index(numbers: Sequence[int], beside: torch.Tensor) -> torch.Tensor:
+    """Integers on the device of another tensor."""
+    return send(np.array(numbers, dtype=np.int64), beside.device)
 
 
 def _known_tokens(step: Step) -> tuple[list[int], list[int], list[LogprobLog]]:
