@@ -10,6 +10,7 @@ from sglang_lite.runtime.default_model import resolve_model_path
 from sglang_lite.runtime.models import linear
 from sglang_lite.runtime.models.loader import load_model
 from sglang_lite.runtime.models.quantize import Int4Weight, quantise_int4, quantise_int8
+from sglang_lite.runtime.models.weights import NativeBlocks
 from tests.runtime.gguf_writer import tiny_llama_gguf
 from tests.runtime.test_model_decoder import Sequence, greedy, prompt, step
 from tests.runtime.tiny import make_tiny_model
@@ -131,16 +132,31 @@ def test_a_kernel_that_computes_nonsense_is_not_used():
     assert not linear._agrees(missing, weight)
 
 
-def test_switch_and_crossover(monkeypatch):
-    few, many = (lambda x: "few"), (lambda x: "many")
-    switched = linear.SwitchedLinear(few, many, (8, 1))
-    switched.few_rows = 2
-    assert [switched(torch.zeros(rows, 1)) for rows in (1, 2, 3)] == ["few", "few", "many"]
-    cost = {few: lambda rows: rows, many: lambda rows: 9}
+def test_the_dense_kernel_is_made_when_it_is_needed():
+    made = []
+
+    def make_dense():
+        made.append(True)
+        switched.many = lambda x: "many"
+        switched.release(9)
+
+    switched = linear.SwitchedLinear(lambda x: "few", (8, 1), make_dense)
+    assert switched(torch.zeros(linear.FEW_ROWS, 1)) == "few"
+    assert not made
+    rows = (linear.FEW_ROWS + 1, 10, 3)
+    assert [switched(torch.zeros(n, 1)) for n in rows] == ["few", "many", "few"]
+    assert len(made) == 1
+
+
+def test_crossover(monkeypatch):
+    few, many = (lambda x: x), (lambda x: x)
+    switched = linear.SwitchedLinear(few, (8, 1), lambda: None)
+    switched.many = many
+    cost = {few: lambda rows: rows, many: lambda rows: 20}
     monkeypatch.setattr(linear, "_seconds", lambda kernels, x: cost[kernels[0]](x.shape[0]))
-    assert linear.measure_crossover([switched]) == 8
-    cost[few] = lambda rows: 10
-    assert linear.measure_crossover([switched]) == 0
+    assert linear.measure_crossover([switched]) == 16
+    cost[few] = lambda rows: 30
+    assert linear.measure_crossover([switched]) == linear.FEW_ROWS
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +188,30 @@ def test_a_gguf_runs_on_its_own_4_bits(tmp_path, monkeypatch):
             for kernel in (layer.qkv, layer.output, layer.gate_up, layer.down):
                 kernel.few_rows = few_rows
         results.append(step(model, [Sequence(tokens, range(20))], [20]))
+        if not few_rows:
+            assert all(layer.down.many is not None for layer in model.layers)
     assert (results[0] - results[1]).abs().max() <= 0.05 * results[0].std()
+
+
+def test_packed_weights_are_kept_for_the_next_load(tmp_path, monkeypatch):
+    """The second load doesn't look at the GGUF file; a damaged copy is made anew."""
+    monkeypatch.setenv("SGLANG_LITE_CACHE", str(tmp_path))
+    folder = resolve_model_path(tiny_llama_gguf(tmp_path / "tiny.gguf"))
+    tokens = prompt(5)
+
+    def logits():
+        model = load_model(folder, kv_slots=64, dtype="bfloat16", device="cpu", quantization="int4")
+        return step(model, [Sequence(tokens, range(5))], [5])
+
+    first = logits()
+    (kept,) = folder.glob("packed-*.pt")
+    with monkeypatch.context() as patched:
+        patched.setattr(NativeBlocks, "int4", lambda *_: pytest.fail("packed again"))
+        patched.setattr(NativeBlocks, "int8", lambda *_: pytest.fail("packed again"))
+        assert torch.equal(logits(), first)
+    kept.write_bytes(kept.read_bytes()[:100])
+    assert torch.equal(logits(), first)
+    assert kept.stat().st_size > 100
 
 
 def test_only_what_works_is_accepted(folder):

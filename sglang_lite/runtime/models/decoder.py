@@ -111,7 +111,7 @@ class FusedDecoder:
                     rotary=bool(rotary[i]),
                 )
             )
-        linears.tune()
+        linears.finish()
         weights.refuse_unread(ignored_suffixes=("rotary_emb.inv_freq",))
 
     def _qk_norm(self, weights: Weights, prefix: str) -> torch.Tensor | None:

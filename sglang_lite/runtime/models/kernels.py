@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
 
 import torch
@@ -10,8 +12,9 @@ from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.models import linear as kinds
 from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.models.linear import Linear
+from sglang_lite.runtime.models.packed import PackedWeights
 from sglang_lite.runtime.models.quantize import GROUP, Int4Weight, quantise_int4, quantise_int8
-from sglang_lite.runtime.models.weights import NativeBlocks, Weights
+from sglang_lite.runtime.models.weights import GGUF_FILE, NativeBlocks, Weights
 
 QUANTIZATIONS = ("int4", "int8")
 _BYTES_MEASURED = 100_000_000
@@ -22,9 +25,10 @@ class LinearFactory:
     """Makes the linear layers of one model.
 
     * ``quantization=None``: the checkpoint's numbers.  In bfloat16 on a CPU a folder that keeps
-      4- and 8-bit originals runs on them where that is faster: for few rows, how many is measured.
-    * ``"int4"``, ``"int8"``: one copy of each matrix in so many bits, the smallest memory; the
-      output head stays at 8 bits, because 4 there cost visible quality.
+      4-bit originals runs on them where that is faster: for few rows, how many is measured.
+    * ``"int4"``, ``"int8"``: one copy of each matrix in at most so many bits, the smallest memory.
+      Originals of 4 bits are kept as they are; the output head stays at 8 bits, because 4 there
+      cost visible quality.
     """
 
     def __init__(
@@ -45,8 +49,10 @@ class LinearFactory:
             raise InvalidRequest(
                 "quantization", quantization, "None, except with dtype='bfloat16' on a CPU"
             )
-        self._native = NativeBlocks(weights.folder, config) if self._fast else None
-        self._switched: list[kinds.SwitchedLinear] = []
+        gguf = weights.folder / GGUF_FILE
+        self._native = NativeBlocks(gguf, config) if self._fast and gguf.is_file() else None
+        self._packed = PackedWeights(gguf) if self._native is not None else None
+        self._dense_twins: list[tuple[kinds.SwitchedLinear, list[str]]] = []
 
     def layer(self, prefix: str, *names: str) -> Linear:
         """The linear layer of the matrices ``names``, fused, with their biases if they have any."""
@@ -62,39 +68,62 @@ class LinearFactory:
 
     def head(self, name: str) -> Linear:
         """The output head: hidden states to logits."""
-        if self._quantization is not None:
-            native = self._native.int8(name) if self._native is not None else None
-            return self._int8([name]) if native is None else kinds.int8_linear(native)
-        return self._dense([name])
+        if self._quantization is None:
+            return self._dense([name])
+        halves = self._native_kernel([name], bits=8)
+        return self._int8([name]) if halves is None else kinds.HalvesLinear(halves)
 
-    def tune(self) -> None:
-        """Measure up to how many rows the layers' 4-bit kernels win; after the last layer."""
-        if not self._switched:
-            return
-        largest = max((layer.shape for layer in self._switched), key=math.prod)
-        sample = [layer for layer in self._switched if layer.shape == largest]
-        count = _BYTES_MEASURED // (2 * math.prod(largest)) + 1
-        few_rows = kinds.measure_crossover(sample[:count])
-        for layer in self._switched:
-            layer.few_rows = few_rows
+    def finish(self) -> None:
+        """After the last matrix: keep what took long to make."""
+        if self._packed is not None:
+            self._packed.save()
 
     def _layer(self, names: list[str]) -> Linear:
-        native = self._native.int4(*names) if self._native is not None else None
-        if self._quantization == "int8":
-            return self._int8(names)
-        if self._quantization == "int4":
-            self._weights.skip(*names)
-            return self._int4(native, names)
-        dense = self._dense(names)
+        native = self._native_kernel(names, bits=4)
+        if self._quantization is not None:
+            if native is not None:
+                self._weights.skip(*names)
+                return native
+            return self._int8(names) if self._quantization == "int8" else self._int4(names)
         if native is None:
-            return dense
-        layer = kinds.SwitchedLinear(kinds.int4_linear(native), dense, native.quants.shape)
-        self._switched.append(layer)
+            return self._dense(names)
+        matrices = [self._weights[name] for name in names]
+        shape = (sum(len(matrix) for matrix in matrices), matrices[0].shape[1])
+        layer = kinds.SwitchedLinear(native, shape, self._make_dense)
+        self._dense_twins.append((layer, names))
         return layer
 
-    def _int4(self, native: Int4Weight | None, names: list[str]) -> Linear:
-        if native is not None:
-            return kinds.int4_linear(native)
+    def _native_kernel(self, names: list[str], bits: int) -> kinds.Int4Linear | None:
+        if self._native is None or self._packed is None:
+            return None
+        native = self._native
+
+        def read() -> Int4Weight | None:
+            if bits == 4:
+                return native.int4(*names)
+            found = native.int8(*names)
+            return None if found is None else found.halves()
+
+        return self._packed.kernel(f"{bits} bits of {' '.join(names)}", read)
+
+    def _make_dense(self) -> None:
+        """Make the dense kernels beside the 4-bit ones, and measure from how many rows they win.
+
+        That takes as long as the rest of the load, so it waits for the first prompt that has more
+        than a few tokens.
+        """
+        for layer, names in self._dense_twins:
+            layer.many = self._dense(names)
+        largest = max((layer.shape for layer, _ in self._dense_twins), key=math.prod)
+        sample = [layer for layer, _ in self._dense_twins if layer.shape == largest]
+        count = _BYTES_MEASURED // (2 * math.prod(largest)) + 1
+        few_rows = kinds.measure_crossover(sample[:count])
+        for layer, _ in self._dense_twins:
+            layer.release(few_rows)
+        self._dense_twins.clear()
+        give_back_freed_memory()
+
+    def _int4(self, names: list[str]) -> Linear:
         weight = self._weights.matrix(*names)
         if weight.shape[1] % GROUP:
             return self._dense(names)
@@ -109,3 +138,9 @@ class LinearFactory:
     def _dense(self, names: list[str]) -> Linear:
         weight = self._weights.matrix(*names).to(self._device, self._dtype)
         return kinds.packed_linear(weight) if self._fast else kinds.PlainLinear(weight)
+
+
+def give_back_freed_memory() -> None:
+    """Return what repacking the weights left in the allocator: glibc keeps it, a sixth of all."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)

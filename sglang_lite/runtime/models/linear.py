@@ -66,15 +66,13 @@ def padded_rows(rows: int) -> int:
 
 
 class Int4Linear:
-    """Groupwise 4-bit weights; ``x`` must be bfloat16 (the kernel crawls with other types)."""
+    """Groupwise 4-bit weights; ``x`` must be bfloat16 (the kernel crawls with other types).
 
-    def __init__(self, weight: Int4Weight) -> None:
-        quants = weight.quants.to(torch.int32)
-        self.weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(quants, 2)
-        # The kernel computes (quant - 8) * scale + zero.
-        zeros = weight.minimums + 8 * weight.scales
-        pairs = torch.stack([weight.scales, zeros], dim=-1).bfloat16()
-        self.scales_and_zeros = pairs.transpose(0, 1).contiguous()
+    ``weight``, ``scales_and_zeros``: as :func:`pack_int4` makes them.
+    """
+
+    def __init__(self, weight: torch.Tensor, scales_and_zeros: torch.Tensor) -> None:
+        self.weight, self.scales_and_zeros = weight, scales_and_zeros
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch._weight_int4pack_mm_for_cpu(
@@ -82,28 +80,56 @@ class Int4Linear:
         )
 
 
-class Int8Linear:
+def pack_int4(weight: Int4Weight) -> tuple[torch.Tensor, torch.Tensor]:
+    """The layout of torch's 4-bit product: quants for this CPU, bfloat16[K / 32, N, 2]."""
+    quants = weight.quants.to(torch.int32)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(quants, 2)
+    # The kernel computes (quant - 8) * scale + zero.
+    zeros = weight.minimums + 8 * weight.scales
+    pairs = torch.stack([weight.scales, zeros], dim=-1).bfloat16()
+    return packed, pairs.transpose(0, 1).contiguous()
+
+
+class HalvesLinear:
     """Groupwise 8-bit weights as one 4-bit product of twice the length, high and low halves.
 
     Faster than torch's own 8-bit product, with a scale per group instead of one per row.
     """
 
-    def __init__(self, weight: Int8Weight) -> None:
-        self.halves = Int4Linear(weight.halves())
+    def __init__(self, halves: Linear) -> None:
+        self.halves = halves
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self.halves(torch.cat([x, x], dim=-1))
 
 
-class SwitchedLinear:
-    """One kernel for up to ``few_rows`` rows, another one for more; ``shape`` is the weight's."""
+FEW_ROWS = 8
+"""Rows for which 4 bits are taken without a measurement."""
 
-    def __init__(self, few: Linear, many: Linear, shape: Sequence[int]) -> None:
-        self.few, self.many, self.shape = few, many, tuple(shape)
-        self.few_rows = 0
+
+class SwitchedLinear:
+    """4 bits for up to ``few_rows`` rows, a dense kernel for more; ``shape`` is the weight's.
+
+    The dense kernels of a model are made when one of them is needed first: ``make_dense`` sets
+    ``many`` and calls :meth:`release`.
+    """
+
+    def __init__(self, few: Linear, shape: Sequence[int], make_dense: Callable[[], None]) -> None:
+        self.few, self.shape = few, tuple(shape)
+        self.few_rows = FEW_ROWS
+        self.many: Linear | None = None
+        self._make_dense: Callable[[], None] | None = make_dense
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return (self.few if x.shape[0] <= self.few_rows else self.many)(x)
+        if x.shape[0] > self.few_rows and self._make_dense is not None:
+            self._make_dense()
+        if x.shape[0] <= self.few_rows or self.many is None:
+            return self.few(x)
+        return self.many(x)
+
+    def release(self, few_rows: int) -> None:
+        """Everything is made: forget where the weights came from."""
+        self.few_rows, self._make_dense = few_rows, None
 
 
 class BiasedLinear:
@@ -125,14 +151,14 @@ def int4_linear(weight: Int4Weight) -> Linear:
     """The fastest kernel for a 4-bit weight; without one, the weight is kept as bfloat16."""
     rows, columns = weight.quants.shape
     if rows % 16 == 0 and columns % GROUP == 0 and _int4_works():
-        return Int4Linear(weight)
+        return Int4Linear(*pack_int4(weight))
     return packed_linear(weight.dequantise().bfloat16())
 
 
 def int8_linear(weight: Int8Weight) -> Linear:
     """The fastest kernel for an 8-bit weight; without one, the weight is kept as bfloat16."""
     if weight.quants.shape[0] % 16 == 0 and _int4_works():
-        return Int8Linear(weight)
+        return HalvesLinear(Int4Linear(*pack_int4(weight.halves())))
     return packed_linear(weight.dequantise().bfloat16())
 
 
@@ -145,7 +171,7 @@ def _packed_works() -> bool:
 @cache
 def _int4_works() -> bool:
     weight = quantise_int4(_sample_weight())
-    return _agrees(lambda: Int4Linear(weight), weight.dequantise())
+    return _agrees(lambda: Int4Linear(*pack_int4(weight)), weight.dequantise())
 
 
 def _sample_weight() -> torch.Tensor:
@@ -163,32 +189,29 @@ def _agrees(make: Callable[[], Linear], weight: torch.Tensor) -> bool:
     return torch.allclose(result.float(), expected, rtol=0.05, atol=0.05 * float(expected.std()))
 
 
-_ROWS_TRIED = (1, 2, 4, 8, 12, 16, 24, 32)
+_ROWS_TRIED = (12, 16, 24, 32)
 
 
-def measure_crossover(layers: Sequence[SwitchedLinear], repeats: int = 3) -> int:
-    """The largest number of rows up to which the layers' ``few`` kernels are not slower.
+def measure_crossover(layers: Sequence[SwitchedLinear]) -> int:
+    """The largest number of rows up to which the layers' 4-bit kernels are not slower.
 
-    The layers run one after the other and together must exceed the CPU's caches: their weights
-    come from memory later, and 4 bits are fewer than 16.  Found by bisection, because one kernel
-    gains on the other with every row.
+    The layers have one shape and run one after the other; together they must exceed the CPU's
+    caches: their weights come from memory later, and 4 bits are fewer than 16.
     """
-    low, high = 0, len(_ROWS_TRIED)
-    while low < high:
-        middle = (low + high) // 2
-        x = torch.zeros(_ROWS_TRIED[middle], layers[0].shape[1], dtype=torch.bfloat16)
-        # Taking turns, so that a slow moment of the machine hits both.
-        times = [
-            (_seconds([layer.few for layer in layers], x), _seconds([y.many for y in layers], x))
-            for _ in range(repeats)
-        ]
-        few, many = (min(column) for column in zip(*times, strict=True))
-        low, high = (middle + 1, high) if few <= many else (low, middle)
-    return _ROWS_TRIED[low - 1] if low else 0
+    best = FEW_ROWS
+    for rows in _ROWS_TRIED:
+        x = torch.zeros(rows, layers[0].shape[1], dtype=torch.bfloat16)
+        if _seconds([y.few for y in layers], x) > _seconds([y.many for y in layers if y.many], x):
+            break
+        best = rows
+    return best
 
 
 def _seconds(linears: Sequence[Linear], x: torch.Tensor) -> float:
-    start = time.perf_counter()
+    """The lower quartile of their times: another process can disturb half of them and more."""
+    times = []
     for linear in linears:
+        start = time.perf_counter()
         linear(x)
-    return time.perf_counter() - start
+        times.append(time.perf_counter() - start)
+    return sorted(times)[len(times) // 4]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import importlib.util
 from pathlib import Path
 
@@ -13,12 +11,11 @@ from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.attention.cpu import TorchAttention
 from sglang_lite.runtime.attention.plan import AttentionBackend
 from sglang_lite.runtime.attention.sequence import SequenceAttention
-from sglang_lite.runtime.attention.triton import TritonAttention
 from sglang_lite.runtime.models.base import Model
 from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.models.decoder import FUSED_FAMILIES, FusedDecoder
 from sglang_lite.runtime.models.hf import TransformersModel
-from sglang_lite.runtime.models.kernels import LinearFactory
+from sglang_lite.runtime.models.kernels import LinearFactory, give_back_freed_memory
 from sglang_lite.runtime.models.weights import Weights
 
 DTYPES = {
@@ -63,7 +60,7 @@ def load_model(
             kv_slots=kv_slots,
         )
         del weights, linears
-        _give_back_freed_memory()
+        give_back_freed_memory()
         return model
     if quantization is not None:
         families = ", ".join(sorted(FUSED_FAMILIES))
@@ -80,14 +77,10 @@ def _attention_for(
     if deterministic:
         return SequenceAttention(device)
     if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+        from sglang_lite.runtime.attention.triton import TritonAttention
+
         return TritonAttention(device, config.num_heads, config.num_kv_heads)
     return TorchAttention(device)
-
-
-def _give_back_freed_memory() -> None:
-    """Return what repacking the weights left in the allocator: glibc keeps it, a sixth of all."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def resolve_device(device: str) -> torch.device:

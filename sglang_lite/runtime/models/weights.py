@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -74,16 +75,18 @@ class Weights:
 
 
 class NativeBlocks:
-    """The quantised numbers of a folder that was converted from a GGUF file and keeps it.
+    """The quantised numbers of a folder that was converted from the GGUF file ``path``.
 
     The folder's bfloat16 weights are these numbers, rounded: running on them is no further loss.
     """
 
-    def __init__(self, folder: Path, config: ModelConfig) -> None:
-        self._config = config
-        path = folder / GGUF_FILE
-        tensors = GGUF(path, vocabulary=False).tensors.values() if path.is_file() else ()
-        self._tensors = {weight_name(tensor.name): tensor for tensor in tensors}
+    def __init__(self, path: Path, config: ModelConfig) -> None:
+        self._path, self._config = path, config
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = GGUF(self._path, vocabulary=False).tensors.values()
+        return {weight_name(tensor.name): tensor for tensor in tensors}
 
     def int4(self, *names: str) -> Int4Weight | None:
         """The matrices one above the other, or None if one of them isn't kept in 4 bits."""
