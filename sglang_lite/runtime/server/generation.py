@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from fastapi.responses import JSONResponse
 
 from sglang_lite.errors import ConstraintError
 from sglang_lite.outputs import joined
@@ -184,6 +186,13 @@ class Generation:
             raise overloaded("The server is shutting down.", "shutting_down", 5)
         text = reason.message or "The request was aborted."
         raise ApiError(400, text, code="request_aborted")
+
+
+async def json_answer(
+    make: Callable[[], Any], headers: dict[str, str] | None = None
+) -> JSONResponse:
+    """A response of what ``make`` returns, off the event loop: log probabilities are long."""
+    return await asyncio.to_thread(lambda: JSONResponse(make(), headers=headers))
 
 
 def clamped(params: SamplingParams, prompt_tokens: int, context_length: int) -> SamplingParams:

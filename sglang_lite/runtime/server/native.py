@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from sglang_lite.errors import InvalidRequest
@@ -17,7 +16,7 @@ from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.runtime.native_api import Sample
 from sglang_lite.runtime.server.context import ServerContext, server_of
 from sglang_lite.runtime.server.errors import ApiError, invalid
-from sglang_lite.runtime.server.generation import Generation, clamped
+from sglang_lite.runtime.server.generation import Generation, clamped, json_answer
 from sglang_lite.runtime.server.prompts import encode, new_id
 from sglang_lite.runtime.server.schemas.constraints import native_constraint
 from sglang_lite.runtime.server.schemas.native import AbortBody, GenerateBody
@@ -47,8 +46,7 @@ async def generate(request: Request) -> Response:
         samples = batch.samples()
         async for number, output in generation.outputs():
             samples[number][output.index].add(output)
-        results = [sample.to_dict() for several in samples for sample in several]
-        return JSONResponse(results if batch.is_list else results[0])
+        return await json_answer(lambda: batch.whole(samples))
 
 
 @dataclass
@@ -106,6 +104,11 @@ class NativeBatch:
             [Sample(request, index, name) for index in range(request.sampling_params.n)]
             for request in self.requests
         ]
+
+    def whole(self, samples: list[list[Sample]]) -> Any:
+        """The answer without ``stream``: a dict, or a list of them."""
+        results = [sample.to_dict() for several in samples for sample in several]
+        return results if self.is_list else results[0]
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """One event per output, with everything so far in it, as SGLang sends them."""

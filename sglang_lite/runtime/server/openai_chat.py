@@ -8,14 +8,13 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from sglang_lite.errors import ConstraintError
 from sglang_lite.runtime.messages import FinishReason, GenerateRequest, RequestOutput, Usage
 from sglang_lite.runtime.server.context import ServerContext, server_of
 from sglang_lite.runtime.server.errors import to_api_error
-from sglang_lite.runtime.server.generation import Generation, Sample, clamped, total
+from sglang_lite.runtime.server.generation import Generation, Sample, clamped, json_answer, total
 from sglang_lite.runtime.server.prompts import chat_ids, new_id
 from sglang_lite.runtime.server.schemas.chat import ChatCompletionRequest, SamplingFields
 from sglang_lite.runtime.server.schemas.wire import json_body, read_body
@@ -49,7 +48,7 @@ async def chat_completions(request: Request) -> Response:
         samples = (await generation.collect(body.n or 1))[0]
         for sample in samples:
             generation.check(sample.finish_reason)
-        return JSONResponse(reply.whole(samples), headers=headers)
+        return await json_answer(lambda: reply.whole(samples), headers)
 
 
 async def start_chat(

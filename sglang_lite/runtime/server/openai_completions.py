@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from sglang_lite.runtime.messages import Logprobs, RequestOutput, Usage
 from sglang_lite.runtime.server.context import ServerContext, server_of
-from sglang_lite.runtime.server.generation import Generation, Sample, clamped, total
+from sglang_lite.runtime.server.generation import Generation, Sample, clamped, json_answer, total
 from sglang_lite.runtime.server.openai_chat import engine_request, finish_fields, usage_fields
 from sglang_lite.runtime.server.prompts import encode, new_id
 from sglang_lite.runtime.server.schemas.completions import CompletionRequest
@@ -66,7 +65,7 @@ async def completions(request: Request) -> Response:
         samples = await generation.collect(params.n)
         for sample in (sample for group in samples for sample in group):
             generation.check(sample.finish_reason)
-        return JSONResponse(reply.whole(samples), headers=headers)
+        return await json_answer(lambda: reply.whole(samples), headers)
 
 
 @dataclass(frozen=True)
