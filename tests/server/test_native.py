@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from sglang_lite.constraint import Grammar, JsonSchema, Regex, StructuralTag
+from sglang_lite.constraint import Grammar, JsonSchema, Prefixed, Regex, StructuralTag
 from tests.server.live import Live, error_of
 from tests.server.scripted import EOS, Script
 
@@ -125,6 +125,15 @@ def test_select_as_the_runtime_endpoint_does_it(live: Live) -> None:
         ({"json_schema": "$$ANY$$"}, JsonSchema.of({"type": "object"}, max_digits=40)),
         ({"structural_tag": '{"type": "any_text"}'}, StructuralTag('{"type": "any_text"}')),
         ({"regex": "", "json_schema": ""}, None),
+        (
+            {"json_schema": "true", "json_options": {"max_digits": 3, "max_whitespace": 2}},
+            JsonSchema("true", max_digits=3, max_whitespace=2),
+        ),
+        (
+            {"json_schema": "true", "json_options": {"separators": [", ", ": "]}},
+            JsonSchema("true", max_digits=40, separators=(", ", ": ")),
+        ),
+        ({"regex": "a+", "prefix": " "}, Prefixed(" ", Regex("a+"))),
     ],
 )
 def test_constraints(live: Live, fields: dict, expected: object) -> None:
@@ -150,6 +159,15 @@ def test_constraints(live: Live, fields: dict, expected: object) -> None:
         ({"text": "a", "sampling_params": {"regex": "a", "ebnf": "b"}}, "sampling_params.ebnf"),
         ({"text": "a", "sampling_params": [{}, {}]}, "sampling_params"),
         ({"text": ["a", "b"], "rid": ["x"]}, "rid"),
+        ({"text": "a", "sampling_params": {"json_options": {"max_digits": 3}, "regex": "a"}}, None),
+        (
+            {
+                "text": "a",
+                "sampling_params": {"json_schema": "true", "json_options": {"digits": 1}},
+            },
+            "sampling_params.json_options",
+        ),
+        ({"text": "a", "sampling_params": {"prefix": "x"}}, "sampling_params.prefix"),
         ({"text": "a", "token_ids_logprob": [-1], "return_logprob": True}, None),
         ({"text": "a", "lora_path": "x"}, "lora_path"),
         ({"text": "x" * 5000}, None),

@@ -33,6 +33,13 @@ def test_empty_text(live: Live) -> None:
     assert live.post("/tokenize", prompt="").json()["tokens"] == []
 
 
+def test_bytes_of_tokens(live: Live) -> None:
+    body = live.post("/detokenize", tokens=[0xC3, 0xA9], return_token_bytes=True).json()
+    assert body["text"] == "é"
+    assert body["token_bytes"] == [[0xC3], [0xA9]]
+    assert "token_bytes" not in live.post("/detokenize", tokens=[97]).json()
+
+
 def test_round_trip(live: Live) -> None:
     tokens = live.post("/tokenize", prompt="aé😀").json()["tokens"]
     assert live.post("/detokenize", tokens=tokens).json()["prompt"] == "aé😀"
