@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from sglang_lite.errors import InvalidRequest
+from sglang_lite.runtime.attention.plan import MIN_SHARED_KEYS
 from sglang_lite.runtime.attention.triton import TritonAttention
 from sglang_lite.runtime.batch import Batch, Row
 from sglang_lite.runtime.config import EngineConfig
+from sglang_lite.runtime.cuda import graphs
 from sglang_lite.runtime.cuda.graphs import (
     GraphedModel,
     graph_sizes,
@@ -28,7 +30,10 @@ pytest.importorskip("triton")
 
 
 @pytest.fixture
-def graphed(tmp_path):
+def graphed(tmp_path, monkeypatch):
+    # The interpreter takes its time; this is still a prefix that rows share.
+    monkeypatch.setattr(graphs, "_CHECKED_PREFIX", 4 * MIN_SHARED_KEYS // 3)
+
     def make(sizes=(1, 2, 4), new_graph=Rerun, slots=400, **config):
         changes = {"num_hidden_layers": 1, **config}
         folder = make_tiny_model(tmp_path, **changes)

@@ -67,6 +67,13 @@ def test_equal_logits_are_taken_in_the_order_of_their_ids(options):
     compare(logits, [SamplingRow(1.0, uniform=u, **options) for u in uniforms])
 
 
+@pytest.mark.parametrize("uniform", [1e-12, 1 - 1e-12])
+def test_the_ends_of_the_random_numbers_stay_within_the_cuts(uniform):
+    """Rounded to float32 they are the end of the distribution itself."""
+    cuts = [{"top_k": 5}, {"top_p": 0.6}, {"min_p": 0.3}, {"top_k": 9, "top_p": 0.8}]
+    compare(logits_of(4), [SamplingRow(1.0, uniform=uniform, **cut) for cut in cuts])
+
+
 def test_a_flat_distribution_is_drawn_from_as_a_whole():
     compare(torch.zeros(3, VOCAB), [SamplingRow(1.0, uniform=u) for u in (0.10003, 0.5, 0.90007)])
 
