@@ -89,6 +89,16 @@ def test_a_shared_prefix_is_one_set_of_keys():
     compare(rows)
 
 
+def test_prefixes_may_nest_as_deep_as_there_are_rows():
+    """Rows that left one long sequence at different tokens."""
+    rows = [Row(np.append(np.arange(i + 1), [5_000 + i]), i + 1) for i in range(1_200)]
+    items = items_of(rows)
+    seen = np.zeros(1_200, dtype=np.int64)
+    for line in (*items.few, *items.many):
+        np.add.at(seen, items.tokens[line[0] : line[0] + line[1]], line[3])
+    assert seen.tolist() == [row.end for row in rows]
+
+
 def test_a_chunk_reads_no_key_after_its_block():
     items = items_of([Row(np.arange(50), 0)])
     assert not len(items.few)

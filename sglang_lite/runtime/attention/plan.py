@@ -141,25 +141,27 @@ def plan_stretches(planned: list[PlannedRow], window: int | None) -> Iterator[St
 def _shared(rows: list[PlannedRow], begin: int, common: int) -> Iterator[Stretch]:
     """Stretches of rows that share the slots ``[0, common)``, whose keys before ``begin`` are done.
 
-    Follows the tree of shared slots downwards; a stretch that is too short for itself is left to
-    those below.
+    Follows the tree of shared slots downwards, without recursion: it may be as deep as there are
+    rows.  A stretch that is too short for itself is left to those below.
     """
-    by_next_slot: dict[int, list[PlannedRow]] = {}
-    for item in rows:
-        if item.pool_keys > common:
-            by_next_slot.setdefault(int(item.row.slots[common]), []).append(item)
-        else:
-            yield Stretch([item], begin, item.pool_keys)
-    for group in by_next_slot.values():
-        if len(group) == 1:
-            yield Stretch(group, begin, group[0].pool_keys)
-            continue
-        shared = _common_slots(group, common)
-        if shared - begin < MIN_SHARED_KEYS:
-            yield from _shared(group, begin, shared)
-            continue
-        yield Stretch(group, begin, shared)
-        yield from _shared(group, shared, shared)
+    pending = [(rows, begin, common)]
+    while pending:
+        rows, begin, common = pending.pop()
+        by_next_slot: dict[int, list[PlannedRow]] = {}
+        for item in rows:
+            if item.pool_keys > common:
+                by_next_slot.setdefault(int(item.row.slots[common]), []).append(item)
+            else:
+                yield Stretch([item], begin, item.pool_keys)
+        for group in by_next_slot.values():
+            if len(group) == 1:
+                yield Stretch(group, begin, group[0].pool_keys)
+                continue
+            shared = _common_slots(group, common)
+            long_enough = shared - begin >= MIN_SHARED_KEYS
+            if long_enough:
+                yield Stretch(group, begin, shared)
+            pending.append((group, shared if long_enough else begin, shared))
 
 
 def _common_slots(group: list[PlannedRow], known: int) -> int:
