@@ -97,6 +97,82 @@ def _threshold(
     return low
 
 
+@triton.jit
+def _summary(logits, vocab, rate, BLOCK: tl.constexpr):
+    """The best logit, its id, the weight of all tokens, and whether a logit is no finite number
+    or -inf."""
+    best = float("-inf")
+    best_id = 0
+    total = 0.0
+    strange = 0
+    for start in range(0, vocab, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        value = tl.load(logits + i, mask=i < vocab, other=float("-inf"))
+        no_number = (value != value) | (value == float("inf"))
+        strange = tl.maximum(strange, tl.max(no_number.to(tl.int32), 0))
+        top, where = tl.max(value, 0, return_indices=True, return_indices_tie_break_left=True)
+        best_id = tl.where(top > best, start + where, best_id)
+        larger = tl.maximum(best, top)
+        base = tl.where(larger == float("-inf"), 0.0, larger)
+        weights = tl.exp2((value - base) * rate)
+        total = total * tl.exp2((best - base) * rate) + tl.sum(weights, 0)
+        best = larger
+    return best, best_id, total, strange
+
+
+@triton.jit
+def _collect(logits, values, ids, vocab, least, best, rate, BLOCK: tl.constexpr):
+    """Copy the tokens with logits from ``least`` on, in the order of their ids; how many they are,
+    their weight, and the lowest logit among them."""
+    count = 0
+    covered = 0.0
+    lowest = best
+    for start in range(0, vocab, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        value = tl.load(logits + i, mask=i < vocab, other=float("-inf"))
+        chosen = (value >= least) & (value > float("-inf"))
+        place = count + tl.cumsum(chosen.to(tl.int32), 0) - 1
+        tl.store(values + place, value, mask=chosen)
+        tl.store(ids + place, i, mask=chosen)
+        count += tl.sum(chosen.to(tl.int32), 0)
+        covered += tl.sum(tl.where(chosen, tl.exp2((value - best) * rate), 0.0), 0)
+        lowest = tl.minimum(lowest, tl.min(tl.where(chosen, value, best), 0))
+    return count, covered, lowest
+
+
+@triton.jit
+def _strong(values, count, best, rate, min_p, BLOCK: tl.constexpr):
+    """How many candidates weigh ``min_p`` or more, their weight, and the lowest logit of them."""
+    strong = 0
+    mass = 0.0
+    weakest = best
+    for start in range(0, count, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        value = tl.load(values + i, mask=i < count, other=float("-inf"))
+        w = tl.exp2((value - best) * rate)
+        is_strong = (w >= min_p) & (i < count)
+        strong += tl.sum(is_strong.to(tl.int32), 0)
+        mass += tl.sum(tl.where(is_strong, w, 0.0), 0)
+        weakest = tl.minimum(weakest, tl.min(tl.where(is_strong, value, best), 0))
+    return strong, mass, weakest
+
+
+@triton.jit
+def _pick(values, ids, count, at, rank, BLOCK: tl.constexpr):
+    """The id of the candidate ``rank`` (from 0) among those with key ``at``."""
+    token = 0
+    before = 0
+    for start in range(0, count, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        value = tl.load(values + i, mask=i < count, other=float("-inf"))
+        is_equal = ((_key(value) == at) & (i < count)).to(tl.int32)
+        order = before + tl.cumsum(is_equal, 0) - 1
+        picked = (is_equal > 0) & (order == rank)
+        token += tl.sum(tl.where(picked, tl.load(ids + i, mask=i < count, other=0), 0), 0)
+        before += tl.sum(is_equal, 0)
+    return token
+
+
 @triton.jit(do_not_specialize=["vocab"])
 def sample_rows(
     logits,
@@ -127,22 +203,7 @@ def sample_rows(
     values = candidate_values + row.to(tl.int64) * vocab
     ids = candidate_ids + row.to(tl.int64) * vocab
 
-    best = float("-inf")
-    best_id = 0
-    total = 0.0
-    strange = 0
-    for start in range(0, vocab, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        value = tl.load(logits + i, mask=i < vocab, other=float("-inf"))
-        strange = tl.maximum(
-            strange, tl.max(((value != value) | (value == float("inf"))).to(tl.int32), 0)
-        )
-        top, where = tl.max(value, 0, return_indices=True, return_indices_tie_break_left=True)
-        best_id = tl.where(top > best, start + where, best_id)
-        larger = tl.maximum(best, top)
-        base = tl.where(larger == float("-inf"), 0.0, larger)
-        total = total * tl.exp2((best - base) * rate) + tl.sum(tl.exp2((value - base) * rate), 0)
-        best = larger
+    best, best_id, total, strange = _summary(logits, vocab, rate, BLOCK)
     if (strange > 0) | (best == float("-inf")):
         tl.store(tokens + row, tl.full([], -1, tl.int64))
         return
@@ -157,19 +218,7 @@ def sample_rows(
     lowest = best
     attempt = 0
     while attempt < 2:
-        count = 0
-        covered = 0.0
-        lowest = best
-        for start in range(0, vocab, BLOCK):
-            i = start + tl.arange(0, BLOCK)
-            value = tl.load(logits + i, mask=i < vocab, other=float("-inf"))
-            chosen = (value >= least) & (value > float("-inf"))
-            place = count + tl.cumsum(chosen.to(tl.int32), 0) - 1
-            tl.store(values + place, value, mask=chosen)
-            tl.store(ids + place, i, mask=chosen)
-            count += tl.sum(chosen.to(tl.int32), 0)
-            covered += tl.sum(tl.where(chosen, tl.exp2((value - best) * rate), 0.0), 0)
-            lowest = tl.minimum(lowest, tl.min(tl.where(chosen, value, best), 0))
+        count, covered, lowest = _collect(logits, values, ids, vocab, least, best, rate, BLOCK)
         by_share = (top_p < 1.0) & (covered >= top_p * total)
         by_chance = (top_p >= 1.0) & (min_p <= 0.0) & (covered > uniform * total)
         settled = tl.where(top_k > 0, count >= top_k, by_share | by_chance | (min_p >= CANDIDATE))
@@ -206,18 +255,7 @@ def sample_rows(
                 mass = weight + taken.to(tl.float32) * each
                 last = at
     if min_p > 0.0:
-        # The lowest logit that is probable enough, found by its weight as the others are.
-        strong = 0
-        strong_mass = 0.0
-        weakest = best
-        for start in range(0, count, SMALL):
-            i = start + tl.arange(0, SMALL)
-            value = tl.load(values + i, mask=i < count, other=float("-inf"))
-            w = tl.exp2((value - best) * rate)
-            is_strong = (w >= min_p) & (i < count)
-            strong += tl.sum(is_strong.to(tl.int32), 0)
-            strong_mass += tl.sum(tl.where(is_strong, w, 0.0), 0)
-            weakest = tl.minimum(weakest, tl.min(tl.where(is_strong, value, best), 0))
+        strong, strong_mass, weakest = _strong(values, count, best, rate, min_p, SMALL)
         if strong < kept:
             kept = strong
             mass = strong_mass
@@ -231,14 +269,5 @@ def sample_rows(
     beyond = tl.where(each > 0, tl.floor((target - weight) / each), 0.0)
     rank = tl.minimum(tl.maximum(beyond, 0.0), equal.to(tl.float32) - 1.0).to(tl.int32)
     rank = tl.maximum(tl.minimum(rank, kept - 1 - larger), 0)
-    token = 0
-    before = 0
-    for start in range(0, count, SMALL):
-        i = start + tl.arange(0, SMALL)
-        value = tl.load(values + i, mask=i < count, other=float("-inf"))
-        is_equal = ((_key(value) == at) & (i < count)).to(tl.int32)
-        order = before + tl.cumsum(is_equal, 0) - 1
-        picked = (is_equal > 0) & (order == rank)
-        token += tl.sum(tl.where(picked, tl.load(ids + i, mask=i < count, other=0), 0), 0)
-        before += tl.sum(is_equal, 0)
+    token = _pick(values, ids, count, at, rank, SMALL)
     tl.store(tokens + row, token.to(tl.int64))
