@@ -15,7 +15,8 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, get_type_hints
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 from sglang_lite.constraint import Constraint
 from sglang_lite.errors import InvalidRequest
@@ -38,26 +39,29 @@ log = logging.getLogger("sglang_lite")
 Params = native_api.Params
 
 
+A = TypeVar("A")
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def _takes_options(
-    options: Callable[P, EngineArgs],
-) -> Callable[[Callable[[Engine, EngineArgs], None]], Callable[Concatenate[Engine, P], None]]:
-    """Give a method the parameters of :class:`EngineArgs`, for type checkers and editors too."""
+def _takes(
+    make: Callable[P, A],
+) -> Callable[[Callable[[Engine, A], R]], Callable[Concatenate[Engine, P], R]]:
+    """Give a method the parameters of the dataclass ``make``, of which it gets an instance.
 
-    def wrap(
-        method: Callable[[Engine, EngineArgs], None],
-    ) -> Callable[Concatenate[Engine, P], None]:
+    Type checkers and editors see them, and so does ``inspect.signature``.
+    """
+
+    def wrap(method: Callable[[Engine, A], R]) -> Callable[Concatenate[Engine, P], R]:
         @functools.wraps(method)
-        def wrapped(self: Engine, *args: P.args, **kwargs: P.kwargs) -> None:
-            method(self, options(*args, **kwargs))
+        def wrapped(self: Engine, *args: P.args, **kwargs: P.kwargs) -> R:
+            return method(self, make(*args, **kwargs))
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        types = get_type_hints(EngineArgs)
+        types = get_type_hints(make)
         known = [
             each.replace(annotation=types[each.name])
-            for each in inspect.signature(EngineArgs).parameters.values()
+            for each in inspect.signature(make).parameters.values()
         ]
         wrapped.__signature__ = inspect.Signature([own, *known])  # type: ignore[attr-defined]
         return wrapped
@@ -74,7 +78,7 @@ class Engine:
     Raises :class:`ModelNotFound`, :class:`UnsupportedModel`, :class:`InvalidRequest`.
     """
 
-    @_takes_options(EngineArgs)
+    @_takes(EngineArgs)
     def __init__(self, args: EngineArgs) -> None:
         # Torch and the kernels are imported when an engine is made, not with the package.
         from sglang_lite.runtime.default_model import resolve_model_path
@@ -91,6 +95,8 @@ class Engine:
         # Checked before the weights are loaded, which takes a while.
         config = EngineConfig.of(args, model_config, slots, device)
         tokenizer = Tokenizer.from_pretrained(args.tokenizer_path or folder, args.chat_template)
+        # Beside the loading of the weights, which leaves a processor idle now and then.
+        self._prepare(tokenizer, model_config)
         model = load_model(
             folder,
             dtype=args.dtype,
@@ -99,7 +105,7 @@ class Engine:
             deterministic=args.deterministic,
             kv_slots=slots,
         )
-        self._start(model, tokenizer, config, args.served_model_name or folder.name)
+        self._start(model, config, args.served_model_name or folder.name)
 
     @classmethod
     def from_model(cls, model: Model, tokenizer: Tokenizer, **options: Any) -> Engine:
@@ -111,23 +117,24 @@ class Engine:
         engine = cls.__new__(cls)
         args = EngineArgs(**options)
         config = EngineConfig.of(args, model.config, model.kv_cache.slots, model.device)
-        engine._start(model, tokenizer, config, args.served_model_name or "model")
+        engine._prepare(tokenizer, model.config)
+        engine._start(model, config, args.served_model_name or "model")
         return engine
 
-    def _start(
-        self, model: Model, tokenizer: Tokenizer, config: EngineConfig, served_model_name: str
-    ) -> None:
-        tokenizer.extend(model.config.vocab_size, model.config.eos_token_ids)
-        # Made here rather than by the first two threads that need it.
-        _ = tokenizer.vocabulary
-        self.tokenizer = tokenizer
-        self.model_config: ModelConfig = model.config
+    def _prepare(self, tokenizer: Tokenizer, model_config: ModelConfig) -> None:
+        """Have the tables for constraints made in another thread."""
+        tokenizer.extend(model_config.vocab_size, model_config.eos_token_ids)
+        self.tokenizer, self.model_config = tokenizer, model_config
+        self._compiler: Future[GrammarCompiler] = Future()
+        arguments = (tokenizer, self._compiler)
+        name = "sglang-lite-tables"
+        threading.Thread(target=_make_compiler, args=arguments, name=name, daemon=True).start()
+
+    def _start(self, model: Model, config: EngineConfig, served_model_name: str) -> None:
         self.context_length = config.context_length
         self.served_model_name = served_model_name
         self.config = config
-        self._compiler: GrammarCompiler | None = None
-        self._compiler_lock = threading.Lock()
-        self._loop = EngineLoop(model, tokenizer, config)
+        self._loop = EngineLoop(model, self.tokenizer, config)
         # The weights and modules live as long as the process: the collector need not walk them.
         gc.collect()
         gc.freeze()
@@ -137,13 +144,8 @@ class Engine:
 
     @property
     def compiler(self) -> GrammarCompiler:
-        """The compiler of constraints for this model's vocabulary, made on first use."""
-        from sglang_lite.constrained import GrammarCompiler
-
-        with self._compiler_lock:
-            if self._compiler is None:
-                self._compiler = GrammarCompiler(self.tokenizer.vocabulary)
-            return self._compiler
+        """The compiler of constraints for this model's vocabulary; waits until there is one."""
+        return self._compiler.result()
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         """Compile a constraint, or take it from the cache; thread-safe.
@@ -183,80 +185,38 @@ class Engine:
 
     # SGLang's dicts
 
+    @_takes(native_api.Call)
     def generate(
-        self,
-        prompt: str | Sequence[str] | None = None,
-        sampling_params: Params | Sequence[Params] = None,
-        *,
-        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-        return_logprob: bool = False,
-        logprob_start_len: int = -1,
-        top_logprobs_num: int = 0,
-        token_ids_logprob: Sequence[int] | None = None,
-        return_text_in_logprobs: bool = False,
-        stream: bool = False,
-        rid: str | Sequence[str] | None = None,
+        self, call: native_api.Call
     ) -> dict[str, Any] | list[dict[str, Any]] | Iterator[dict[str, Any]]:
         """Generate for one prompt or a list; SGLang's dict(s) ``{text, output_ids, meta_info}``.
 
-        A list gives a list, and so does ``n`` > 1.  With ``stream`` an iterator of dicts whose
-        ``text`` is cumulative; where a list is due, each has an ``index`` into it.
+        The parameters are those of :class:`~sglang_lite.runtime.native_api.Call`.  A list gives a
+        list, and so does ``n`` > 1.  With ``stream`` an iterator of dicts whose ``text`` is
+        cumulative; where a list is due, each has an ``index`` into it.
         Raises like :meth:`submit`, and :class:`EngineError` where the engine fails on a request.
         """
-        batch = native_api.Batch.of(
-            self.tokenizer,
-            prompt,
-            input_ids,
-            sampling_params,
-            rid,
-            return_logprob=return_logprob,
-            logprob_start_len=logprob_start_len,
-            top_logprobs_num=top_logprobs_num,
-            token_ids_logprob=tuple(token_ids_logprob or ()),
-        )
-        samples = batch.samples(self.tokenizer.token_text if return_text_in_logprobs else None)
-        streams = self._submit_all(batch.requests)
-        if stream:
-            return native_api.stream_results(batch, samples, streams)
-        for number, outputs in enumerate(streams):
-            for output in outputs:
-                samples[number][output.index].add(output)
-        return batch.results(samples)
+        batch = native_api.Batch.of(call, self.tokenizer)
+        results = native_api.stream_results(batch, self._submit_all(batch.requests))
+        if call.stream:
+            return results
+        for _ in results:
+            pass
+        return batch.results()
 
+    @_takes(native_api.Call)
     async def async_generate(
-        self,
-        prompt: str | Sequence[str] | None = None,
-        sampling_params: Params | Sequence[Params] = None,
-        *,
-        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-        return_logprob: bool = False,
-        logprob_start_len: int = -1,
-        top_logprobs_num: int = 0,
-        token_ids_logprob: Sequence[int] | None = None,
-        return_text_in_logprobs: bool = False,
-        stream: bool = False,
-        rid: str | Sequence[str] | None = None,
+        self, call: native_api.Call
     ) -> dict[str, Any] | list[dict[str, Any]] | AsyncIterator[dict[str, Any]]:
         """:meth:`generate` for an event loop; with ``stream`` it returns an async iterator."""
-        batch = native_api.Batch.of(
-            self.tokenizer,
-            prompt,
-            input_ids,
-            sampling_params,
-            rid,
-            return_logprob=return_logprob,
-            logprob_start_len=logprob_start_len,
-            top_logprobs_num=top_logprobs_num,
-            token_ids_logprob=tuple(token_ids_logprob or ()),
-        )
-        samples = batch.samples(self.tokenizer.token_text if return_text_in_logprobs else None)
+        batch = native_api.Batch.of(call, self.tokenizer)
         streams = await self._submit_in_thread(batch.requests)
-        results = native_api.astream_results(batch, samples, streams)
-        if stream:
+        results = native_api.astream_results(batch, streams)
+        if call.stream:
             return results
         async for _ in results:
             pass
-        return batch.results(samples)
+        return batch.results()
 
     def _submit_all(self, requests: Sequence[GenerateRequest]) -> list[OutputStream]:
         """Submit all or none."""
@@ -330,3 +290,19 @@ class Engine:
 def _abort(streams: Sequence[OutputStream]) -> None:
     for stream in streams:
         stream.abort()
+
+
+def _make_compiler(tokenizer: Tokenizer, compiler: Future[GrammarCompiler]) -> None:
+    """Make the compiler, and then the tables that most JSON needs."""
+    from sglang_lite.constrained import GrammarCompiler
+
+    try:
+        made = GrammarCompiler(tokenizer.vocabulary)
+    except BaseException as error:
+        compiler.set_exception(error)
+        return
+    compiler.set_result(made)
+    try:
+        made.prepare()
+    except Exception:
+        log.exception("the tables for JSON could not be made beforehand")

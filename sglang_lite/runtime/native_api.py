@@ -10,7 +10,7 @@ import asyncio
 import queue
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,58 +25,94 @@ Params = SamplingParams | Mapping[str, Any] | None
 
 
 @dataclass
+class Call:
+    """The arguments of ``Engine.generate``, under SGLang's names.
+
+    * ``prompt``: a text or several; or else ``input_ids``, one prompt's token ids or several.  A
+      text may hold control tokens, and gets BOS where the tokenizer adds one.
+    * ``sampling_params``, ``rid``: one for all prompts, or a list.
+    * ``return_logprob`` and what follows it: see
+      :class:`~sglang_lite.runtime.messages.GenerateRequest`; with ``return_text_in_logprobs``
+      each token's text is there too.
+    * ``stream``: give an iterator of results as they grow.
+    """
+
+    prompt: str | Sequence[str] | None = None
+    sampling_params: Params | Sequence[Params] = None
+    _: KW_ONLY
+    input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    top_logprobs_num: int = 0
+    token_ids_logprob: Sequence[int] | None = None
+    return_text_in_logprobs: bool = False
+    stream: bool = False
+    rid: str | Sequence[str] | None = None
+
+
+@dataclass
 class Batch:
-    """The requests of one call.  ``is_list``: the result is a list of dicts."""
+    """The requests of one call and their results.
+
+    ``samples`` has those of each request.  ``is_list``: the result is a list of dicts.
+    """
 
     requests: list[GenerateRequest]
+    samples: list[list[Sample]]
     is_list: bool
+    stream: bool
 
     @classmethod
-    def of(
-        cls,
-        tokenizer: Tokenizer,
-        prompt: str | Sequence[str] | None,
-        input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
-        sampling_params: Params | Sequence[Params],
-        rid: str | Sequence[str] | None,
-        **logprob_options: Any,
-    ) -> Batch:
-        """Check and tokenise.  A text prompt may hold control tokens and gets BOS where the
-        tokenizer adds one.  Raises :class:`InvalidRequest`."""
-        prompts, is_list = _prompts(tokenizer, prompt, input_ids)
-        params = _per_prompt("sampling_params", sampling_params, len(prompts))
-        rids = _per_prompt("rid", rid, len(prompts))
-        if isinstance(rid, str) and len(prompts) > 1:
-            raise InvalidRequest("rid", rid, f"a list of {len(prompts)} names")
+    def of(cls, call: Call, tokenizer: Tokenizer) -> Batch:
+        """Check and tokenise.  Raises :class:`InvalidRequest`."""
+        prompts, is_list = _prompts(tokenizer, call.prompt, call.input_ids)
+        params = _per_prompt("sampling_params", call.sampling_params, len(prompts))
+        rids = _per_prompt("rid", call.rid, len(prompts))
+        if isinstance(call.rid, str) and len(prompts) > 1:
+            raise InvalidRequest("rid", call.rid, f"a list of {len(prompts)} names")
         requests = [
             GenerateRequest(
                 input_ids=tuple(ids),
                 sampling_params=_params(given),
                 rid=name or uuid.uuid4().hex,
-                **logprob_options,
+                return_logprob=call.return_logprob,
+                logprob_start_len=call.logprob_start_len,
+                top_logprobs_num=call.top_logprobs_num,
+                token_ids_logprob=tuple(call.token_ids_logprob or ()),
             )
             for ids, given, name in zip(prompts, params, rids, strict=True)
         ]
-        several = any(request.sampling_params.n > 1 for request in requests)
-        return cls(requests, is_list or several)
-
-    def samples(self, describe: Callable[[int], str] | None) -> list[list[Sample]]:
-        """An empty result for each sample of each request."""
-        return [
+        describe = tokenizer.token_text if call.return_text_in_logprobs else None
+        samples = [
             [Sample(request, index, describe) for index in range(request.sampling_params.n)]
-            for request in self.requests
+            for request in requests
         ]
+        several = any(len(of_one) > 1 for of_one in samples)
+        return cls(requests, samples, is_list or several, call.stream)
 
-    def results(self, samples: list[list[Sample]]) -> dict[str, Any] | list[dict[str, Any]]:
+    def take(self, number: int, output: RequestOutput) -> dict[str, Any]:
+        """Add an output of request ``number``; its sample so far if the call streams."""
+        sample = self.samples[number][output.index]
+        sample.add(output)
+        if not self.stream:
+            return {}
+        result = sample.to_dict()
+        if self.is_list:
+            earlier = sum(len(several) for several in self.samples[:number])
+            result["index"] = earlier + output.index
+        return result
+
+    def results(self) -> dict[str, Any] | list[dict[str, Any]]:
         """The dicts, one or a list."""
-        dicts = [sample.to_dict() for several in samples for sample in several]
+        dicts = [sample.to_dict() for several in self.samples for sample in several]
         return dicts if self.is_list else dicts[0]
 
 
-def stream_results(
-    batch: Batch, samples: list[list[Sample]], streams: Sequence[OutputStream]
-) -> Iterator[dict[str, Any]]:
-    """A dict for each output of any of the streams, as they come."""
+def stream_results(batch: Batch, streams: Sequence[OutputStream]) -> Iterator[dict[str, Any]]:
+    """What :meth:`Batch.take` makes of each output of any of the streams, as they come.
+
+    Ending early, or failing, aborts the requests.
+    """
     news: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number, stream in enumerate(streams):
         stream.subscribe(partial(news.put, number))
@@ -89,14 +125,14 @@ def stream_results(
                 if finished:
                     open_streams.discard(number)
                 for output in outputs:
-                    yield _progress(batch, samples, number, output)
+                    yield batch.take(number, output)
     finally:
         for stream in streams:
             stream.abort()
 
 
 async def astream_results(
-    batch: Batch, samples: list[list[Sample]], streams: Sequence[OutputStream]
+    batch: Batch, streams: Sequence[OutputStream]
 ) -> AsyncIterator[dict[str, Any]]:
     """:func:`stream_results` for an event loop."""
     loop = asyncio.get_running_loop()
@@ -112,22 +148,10 @@ async def astream_results(
                 if finished:
                     open_streams.discard(number)
                 for output in outputs:
-                    yield _progress(batch, samples, number, output)
+                    yield batch.take(number, output)
     finally:
         for stream in streams:
             stream.abort()
-
-
-def _progress(
-    batch: Batch, samples: list[list[Sample]], number: int, output: RequestOutput
-) -> dict[str, Any]:
-    sample = samples[number][output.index]
-    sample.add(output)
-    result = sample.to_dict()
-    if batch.is_list:
-        earlier = sum(len(several) for several in samples[:number])
-        result["index"] = earlier + output.index
-    return result
 
 
 @dataclass

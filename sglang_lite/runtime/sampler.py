@@ -8,6 +8,7 @@ a sample depends on its own logits and seed alone, not on its company, and trunc
 
 from __future__ import annotations
 
+import math
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -20,7 +21,10 @@ from sglang_lite.runtime.device import send
 from sglang_lite.runtime.logits_ops import argmax, top, totals
 
 FIRST_TOP = 64
-"""So many candidates are sorted at first; eight times more wherever they don't suffice."""
+"""So many candidates are sorted at first."""
+
+BINS, BINS_PER_NAT = 512, 16
+"""Where these don't suffice, the logits are binned; what is further down shares the last bin."""
 
 NARROW_WORDS = 64
 """A mask whose allowed ids lie in at most so many 32-bit words is turned into a list of ids."""
@@ -218,27 +222,55 @@ def _draw(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> np.ndarray:
     tokens = np.full(len(rows), -1, dtype=np.int64)
     rows = [replace(row, top_k=-1) if row.top_k >= logits.shape[1] else row for row in rows]
     whole_sums = totals(logits, [row.temperature for row in rows])
-    undecided = [i for i, total in enumerate(whole_sums) if np.isfinite(total)]
-    count = FIRST_TOP
-    while undecided:
-        count = min(count, logits.shape[1])
-        values, ids = top(_rows(logits, undecided), count)
-        weights = np.exp((values - values[:, :1]) / [[rows[i].temperature] for i in undecided])
-        sums = np.cumsum(weights, axis=1).tolist()
+    decidable = [i for i, total in enumerate(whole_sums) if np.isfinite(total)]
+    if not decidable:
+        return tokens
+    values, ids = top(_rows(logits, decidable), min(FIRST_TOP, logits.shape[1]))
+    for at, i in enumerate(decidable):
         # Equal logits at the lower end may have equals outside: their order is not settled yet.
-        settled = (values > values[:, -1:]).sum(axis=1).tolist()
-        left = []
-        for at, i in enumerate(undecided):
-            complete = count == logits.shape[1] or values[at, -1] == -np.inf
-            end, total = (count, None) if complete else (settled[at], whole_sums[i])
-            choice = _choose(weights[at, :end].tolist(), sums[at][:end], rows[i], total)
-            if choice is None:
-                left.append(i)
-            else:
-                tokens[i] = ids[at, choice]
-        undecided = left
-        count *= 8
+        settled = int((values[at] > values[at, -1]).sum())
+        choice = _pick(values[at, :settled], rows[i], whole_sums[i])
+        tokens[i] = (
+            ids[at, choice] if choice is not None else _draw_deep(logits[i], rows[i], values[at])
+        )
     return tokens
+
+
+def _pick(values: np.ndarray, row: SamplingRow, total: float | None) -> int | None:
+    """:func:`_choose` among falling logits, relative to the first."""
+    if not len(values):
+        return None
+    weights = np.exp((values - values[0]) / row.temperature)
+    return _choose(weights.tolist(), np.cumsum(weights).tolist(), row, total)
+
+
+def _draw_deep(logits: torch.Tensor, row: SamplingRow, known: np.ndarray) -> int:
+    """A choice that the most probable tokens, whose logits are ``known``, did not decide.
+
+    The vocabulary is put into bins by logit.  The bins' masses and sizes tell how far down the
+    decision lies, so that only the tokens above need sorting.
+    """
+    every = logits.numpy(force=True)
+    total = float(totals(logits[None], [row.temperature])[0])
+    below = (np.float32(known[0]) - every) / np.float32(row.temperature)
+    bins = np.minimum(below * BINS_PER_NAT, BINS - 1).astype(np.int64)
+    masses = np.cumsum(np.bincount(bins, np.exp(-below), BINS))
+    share = row.top_p if row.top_p < 1.0 else row.uniform
+    last = int(np.searchsorted(masses, share * masses[-1] * 1.0001)) + 1
+    if row.top_k > 0:
+        counts = np.cumsum(np.bincount(bins, minlength=BINS))
+        last = max(last, int(np.searchsorted(counts, row.top_k + 1)))
+    if row.min_p > 0.0:
+        last = max(last, int(-math.log(row.min_p) * BINS_PER_NAT) + 1)
+    for bound in (last, BINS):
+        at = np.flatnonzero(bins <= bound)
+        order = np.lexsort((at, -every[at]))
+        choice = _pick(
+            every[at[order]].astype(np.float64), row, total if bound < BINS - 1 else None
+        )
+        if choice is not None:
+            return int(at[order[choice]])
+    raise AssertionError("all tokens are candidates, and none was chosen")
 
 
 def _allows(mask: np.ndarray, token: int) -> bool:
