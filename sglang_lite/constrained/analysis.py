@@ -176,6 +176,18 @@ def rule_names(node: ir.Node) -> set[str]:
     return found
 
 
+def node_count(language: ir.Language) -> int:
+    """How many different nodes (by identity) ``language`` has."""
+    seen: set[int] = set()
+    work = [language.root, *language.rules.values()]
+    while work:
+        here = work.pop()
+        if id(here) not in seen:
+            seen.add(id(here))
+            work += _children(here)
+    return len(seen)
+
+
 def _prune(node: ir.Node, dead: set[str]) -> ir.Node:
     """``node`` with references to ``dead`` rules replaced by ``NEVER``, simplified."""
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sglang_lite.constrained import analysis, budget, ir
 from sglang_lite.constrained.liveness import Liveness
-from sglang_lite.constrained.masks import state_mask
+from sglang_lite.constrained.masks import recipe, state_mask
 from sglang_lite.constrained.pushdown import Pushdown, State
 from sglang_lite.constrained.tables import Row
 from sglang_lite.constrained.vocabulary import Vocabulary
@@ -38,7 +38,10 @@ _SAMPLE = b'{ "a\xc3\xa9": [1, -2.5e+7, "x\\n", true, {"b": null}, [] ],\n  "c":
 """A text with each of JSON's terminals in it."""
 
 BYTES_PER_STATE = 6000
-"""Rough memory of one state's objects, next to its mask."""
+"""Rough memory of one state's objects, next to its mask and a row of its own."""
+
+NODE_BYTES = 700
+"""Rough memory of a node of the language and of the frames made from it."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,13 @@ class CompiledGrammar:
         if self.language.root.never:
             raise ConstraintError("no text at all satisfies the constraint")
         self.automaton = Pushdown(self.language, vocabulary.tables)
+        self._weighed: tuple[int, int] | None = None
         self._liveness: Liveness | None = None
         if vocabulary.trapped_bytes:
             self._liveness = Liveness(vocabulary, self.automaton)
             if not self._liveness.alive(self.automaton.start):
                 raise ConstraintError("no sequence of tokens writes a text of the constraint")
-        per_state = BYTES_PER_STATE + 4 * vocabulary.tables.words
+        per_state = BYTES_PER_STATE + 8 * vocabulary.tables.words
         self.max_states = max(64, limits.grammar_bytes // per_state)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -101,14 +105,18 @@ class CompiledGrammar:
             state.mask = mask
         return state.mask
 
+    def named_tokens(self, state: State) -> tuple[int, ...]:
+        """The tokens that ``state`` allows one by one, not as one of a large set."""
+        recipes = [recipe(self.automaton, c) for c in state.configurations]
+        return tuple(dict.fromkeys(token for _, tokens in recipes for token in tokens))
+
     def advance(self, state: State, token: int) -> State | None:
         """The state after ``token`` (not an EOS), or None where the mask refuses it."""
-        try:
+        if token in state.tokens:
             return state.tokens[token]
-        except KeyError:
-            text = self.vocabulary.token_bytes[token] if 0 <= token < self.vocabulary.size else b""
-            if not text:
-                return None
+        text = self.vocabulary.token_bytes[token] if 0 <= token < self.vocabulary.size else b""
+        if not text:
+            return None
         following = self.automaton.token(state, token, text)
         if following is not None and self._liveness and not self._liveness.alive(following):
             following = state.tokens[token] = None
@@ -121,9 +129,14 @@ class CompiledGrammar:
 
     @property
     def memory_size_bytes(self) -> int:
-        """Approximate memory of the states and masks made so far."""
-        per_state = BYTES_PER_STATE + 4 * self.vocabulary.tables.words
-        return per_state * self.automaton.state_count
+        """Approximate memory of the grammar, its states and its masks."""
+        # A walk over all states: done anew when there are more of them.
+        known = self._weighed
+        if known is None or known[0] != self.automaton.state_count:
+            language = NODE_BYTES * analysis.node_count(self.language)
+            known = self.automaton.state_count, language + self.automaton.size_bytes
+            self._weighed = known
+        return known[1]
 
 
 class GrammarCompiler:
@@ -201,10 +214,17 @@ class GrammarCompiler:
         return self.compile(Choice(tuple(choices)))
 
     def compile_grammar(
-        self, text: str, syntax: Literal["ebnf", "lark"] = "ebnf"
+        self,
+        text: str,
+        syntax: Literal["ebnf", "lark"] = "ebnf",
+        *,
+        start: str | None = None,
     ) -> CompiledGrammar:
-        """The text derives from a grammar in (GB)NF's or Lark's notation."""
-        return self.compile(Grammar(text, syntax))
+        """The text derives from a grammar in (GB)NF's or Lark's notation, from its rule ``start``.
+
+        By default that is ``root`` in EBNF and ``start`` in Lark.
+        """
+        return self.compile(Grammar(text, syntax, start))
 
     def compile_structural_tag(self, spec: str | Mapping[str, Any]) -> CompiledGrammar:
         """Free text in which triggers start constrained tags."""
@@ -304,7 +324,7 @@ def _lower(constraint: Constraint, on_unsupported: OnUnsupported) -> ir.Language
     if isinstance(constraint, Grammar):
         from sglang_lite.constrained.grammar import lower_grammar
 
-        return lower_grammar(constraint.text, constraint.syntax)
+        return lower_grammar(constraint.text, constraint.syntax, start=constraint.start)
     if isinstance(constraint, StructuralTag):
         from sglang_lite.constrained.structural_tag import lower_structural_tag
 

@@ -41,6 +41,14 @@ class Cursor:
         """Where ``byte`` leads; empty where it is refused."""
         raise TypeError("a subclass reads bytes")
 
+    def leap(self, text: bytes, at: int) -> tuple[Cursor | None, int]:
+        """The cursor after some bytes of ``text[at:]``, and the place after them.
+
+        What :meth:`step` gives byte by byte as long as it has one answer, in one go.  Where it
+        stays at ``at`` there is nothing to skip; None: the text is refused.
+        """
+        return self, at
+
     def scan(self, place: Place) -> Scan:
         """What the tokens below ``place`` do; memoised."""
         found = self._scans.get(place)
@@ -208,6 +216,18 @@ class TerminalCursor(Cursor):
             found = ((self._make(self.table, target), ()),) if target >= 0 else ()
             self._arcs[byte] = found
         return found
+
+    def leap(self, text: bytes, at: int) -> tuple[Cursor | None, int]:
+        here: Cursor = self
+        for index in range(at, len(text)):
+            arcs = here.step(text[index])
+            if not arcs:
+                return None, index + 1
+            following = arcs[0][0]
+            if following is None or following.nullable:
+                return here, index
+            here = following
+        return here, len(text)
 
     def scan(self, place: Place) -> Scan:
         return self.table.scan(place, self.state)

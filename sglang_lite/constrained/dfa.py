@@ -57,6 +57,11 @@ class ByteDFA(Protocol):
     def accepts(self, state: int) -> bool:
         """True where the text so far is in the language."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Approximate memory of the states made so far; 0 where all grammars share them."""
+        return 0
+
     def needs(self, absent: frozenset[int]) -> bool:
         """False where every state is live even if the bytes ``absent`` cannot be written."""
         return True

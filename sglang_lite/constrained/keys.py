@@ -14,7 +14,7 @@ import numpy as np
 
 from sglang_lite.constrained.cursors import Arc, Cursor, TerminalCursor, branches, narrow
 from sglang_lite.constrained.tables import Row, Scan
-from sglang_lite.constrained.trie import Place
+from sglang_lite.constrained.trie import Path, Place
 
 if TYPE_CHECKING:
     from sglang_lite.constrained.frames import Frame
@@ -32,47 +32,20 @@ class Names(NamedTuple):
     depth: int
 
 
-class Path(NamedTuple):
-    """The way of one name through the trie: ids that end within it, ids that end with it.
-
-    ``place`` is where longer tokens go on; ``whole`` says that the name was read to its end.
-    """
-
-    inner: tuple[int, ...]
-    last: tuple[int, ...]
-    place: Place | None
-    whole: bool
-
-
-Way = tuple[int, int, tuple[int, ...], "Place | None"]
-"""A member that tokens go along: its bit, its index, the ids, the place after its key."""
+Way = tuple[int, int, Path]
+"""A name that tokens go along: the bit and the index of its member (0 and -1: none), its path."""
 
 
 def ways(place: Place, names: Names, member_of: Mapping[bytes, int]) -> tuple[Way, ...]:
-    """The ways of those of ``names`` that are members and that some token goes along."""
+    """The ways of those of ``names`` that some token goes along."""
     found: list[Way] = []
+    follow = place.trie.follow
     for name in names.texts[names.low : names.high]:
-        index = member_of.get(name, -1)
-        path = follow(place, name, names.depth) if index >= 0 else None
-        if path is not None and (path.inner or path.whole):
-            found.append((1 << index, index, path.inner + path.last, path.place))
+        path = follow(place, name, names.depth)
+        if path.inner or path.whole:
+            index = member_of.get(name, -1)
+            found.append((1 << index if index >= 0 else 0, index, path))
     return tuple(found)
-
-
-def follow(place: Place, name: bytes, depth: int) -> Path:
-    """The way of ``name[depth:]`` below ``place``."""
-    inner: tuple[int, ...] = ()
-    here: Place | None = place
-    end = len(name) - 1
-    for index in range(depth, len(name)):
-        hop = here.get(name[index]) if here is not None else None
-        if hop is None:
-            break
-        if index == end:
-            return Path(inner, hop.tokens, hop.place, True)
-        inner += hop.tokens
-        here = hop.place
-    return Path(inner, (), None, False)
 
 
 class KeyCursor(Cursor):
@@ -196,11 +169,12 @@ class KeyCursor(Cursor):
         """The tokens that go along the allowed names."""
         plan, progress = self.plan, self.progress
         allowed = plan.allowed(progress)
-        for bit, index, ids, after in plan.ways(place, self.names):
+        for bit, index, path in plan.ways(place, self.names):
             if allowed & bit:
-                tokens += ids
-                if after is not None:
-                    exits.append((plan.member_frames(progress, index), after))
+                tokens += path.inner
+                tokens += path.last
+                if path.place is not None:
+                    exits.append((plan.member_frames(progress, index), path.place))
 
     def _scan_extra(self, place: Place, cursor: TerminalCursor) -> Scan:
         """The tokens of another key, less those that run into a declared name."""
@@ -220,8 +194,7 @@ class KeyCursor(Cursor):
 
     def _whole(self, place: Place) -> Cut:
         """Where tokens below ``place`` complete a declared name."""
-        texts, low, high, depth = self.names
-        paths = [follow(place, name, depth) for name in texts[low:high]]
+        paths = [path for _, _, path in self.plan.ways(place, self.names)]
         return [(path.place, path.last) for path in paths if path.whole]
 
     def _cut(self, place: Place, cursor: TerminalCursor) -> Cut:

@@ -14,6 +14,9 @@ from sglang_lite.constrained.pushdown import Configuration, Pushdown, State
 from sglang_lite.constrained.tables import SHORT, Row
 from sglang_lite.constrained.trie import Place
 
+BITS = np.array([1 << bit for bit in range(8)], np.uint8)
+"""The bits of a byte."""
+
 Recipe = tuple[tuple[Row, ...], tuple[int, ...]]
 """A set of tokens as a union of shared rows and single ids."""
 
@@ -68,12 +71,12 @@ def _assemble(rows: list[Row], tokens: list[int], words: int) -> Row:
         mask = rows[0].copy() if len(rows) == 1 else rows[0] | rows[1]
         for row in rows[2:]:
             np.bitwise_or(mask, row, out=mask)
-    if len(tokens) <= 3 * SHORT:
-        # A byte view is several times faster than indexing numpy scalars.
-        view = memoryview(mask).cast("B")  # type: ignore[arg-type]
+    view = memoryview(mask).cast("B")  # type: ignore[arg-type]
+    if len(tokens) <= SHORT:
+        # Several times faster than indexing numpy scalars.
         for token in tokens:
             view[token >> 3] |= 1 << (token & 7)
     else:
-        ids = np.array(tokens, np.int32)
-        np.bitwise_or.at(mask, ids >> 5, np.left_shift(1, ids & 31, dtype=np.int32))
+        ids = np.array(tokens, np.intp)
+        np.bitwise_or.at(mask.view(np.uint8), ids >> 3, BITS[ids & 7])
     return mask

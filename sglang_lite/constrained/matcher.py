@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,7 +56,8 @@ class GrammarMatcher:
         if len(shape) != 2 or shape[1] != self._words or bitmask.dtype != _INT32:
             shown = f"{bitmask.dtype} {bitmask.shape}"
             raise InvalidRequest("bitmask", shown, f"an int32 array [batch, {self._words}]")
-        bitmask[index] = self.next_token_mask
+        mask = None if self._terminated else self._state.mask
+        bitmask[index] = self.next_token_mask if mask is None else mask
 
     @property
     def next_token_mask(self) -> Bitmask:
@@ -137,6 +139,30 @@ class GrammarMatcher:
     def num_steps(self) -> int:
         """Accepted steps so far, which :meth:`rollback` can undo."""
         return len(self._history)
+
+    def prefetch(self, seconds: float) -> int:
+        """Make masks that are likely to be needed next; how many were made.
+
+        To be called while the model computes the token that follows: the mask of this place is made
+        if it was not yet, then those after the tokens that the grammar itself names (punctuation,
+        keys, listed values; tokens of free text mostly lead back here), until ``seconds`` are over,
+        which the last mask may exceed.  Changes nothing but what is remembered, so another thread
+        may do it while this matcher is used.
+        """
+        end = time.perf_counter() + seconds
+        state = self._state
+        if self._terminated:
+            return 0
+        made = int(state.mask is None)
+        self.compiled.mask(state)
+        for token in self.compiled.named_tokens(state):
+            if time.perf_counter() >= end:
+                break
+            following = self.compiled.advance(state, token)
+            if following is not None and following.mask is None:
+                self.compiled.mask(following)
+                made += 1
+        return made
 
     # -- forced text -----------------------------------------------------------------------------
 

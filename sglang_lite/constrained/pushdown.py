@@ -44,7 +44,6 @@ from sglang_lite.constrained.ir import (
     Union,
     literal,
 )
-from sglang_lite.constrained.keys import KeyCursor
 from sglang_lite.constrained.objects import ObjectFrame, ObjectPlan
 from sglang_lite.constrained.repeats import RepeatFrame, RepeatPlan
 from sglang_lite.constrained.tables import Row, Tables
@@ -54,6 +53,12 @@ from sglang_lite.errors import GrammarTooComplex
 MAX_CLOSURE = 100_000
 """Stacks that one closure may visit; more is a grammar with absurd ambiguity."""
 
+
+CONFIGURATION_BYTES = 2500
+"""Rough memory of a configuration with its share of stacks, cursors and states."""
+
+MOVE_BYTES = 100
+"""Rough memory of a remembered step of a state."""
 
 Pairs = tuple[tuple[Cursor, Stack], ...]
 
@@ -104,7 +109,7 @@ class Pushdown:
         self._stacks: dict[tuple[Frame, Stack], Stack] = {}
         self._forks: dict[frozenset[Stack], Fork] = {}
         self._configurations: dict[tuple[Cursor, Stack], Configuration] = {}
-        self._states: dict[tuple[frozenset[Configuration], bool], State] = {}
+        self._states: dict[Configuration | tuple[frozenset[Configuration], bool], State] = {}
         root = self.push((self.frame(self.language.root),), self.bottom)
         closure = self.closure(root)
         self.start = self._state(closure.items, closure.accepting)
@@ -113,6 +118,26 @@ class Pushdown:
     def state_count(self) -> int:
         """States made so far."""
         return len(self._states)
+
+    @property
+    def size_bytes(self) -> int:
+        """Approximate memory of what was made so far: states, masks, rows, states of terminals.
+
+        Rows that the token tables hold too are counted: they live as long as a recipe names them.
+        """
+        rows: dict[int, int] = {}
+        size = CONFIGURATION_BYTES * len(self._configurations)
+        for configuration in list(self._configurations.values()):
+            if configuration.recipe is not None:
+                more, tokens = configuration.recipe
+                size += 8 * len(tokens)
+                rows.update([(id(row), row.nbytes) for row in more])
+        for state in list(self._states.values()):
+            size += MOVE_BYTES * (len(state.moves) + len(state.tokens))
+            if state.mask is not None:
+                rows[id(state.mask)] = state.mask.nbytes
+        dfas = {table.dfa for table, _ in list(self._terminals)}
+        return size + sum(rows.values()) + sum(dfa.size_bytes for dfa in dfas)
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -262,30 +287,27 @@ class Pushdown:
             return following
 
     def token(self, state: State, token: int, text: bytes) -> State | None:
-        """The state after all bytes of a token, or None where it is refused; memoised by id.
+        """The state after all bytes of a token, or None where it is refused; kept in the state.
 
         Makes no states for the bytes in between.
         """
-        try:
-            return state.tokens[token]
-        except KeyError:
-            pass
         pairs, accepting = state.pairs(), False
         at = 0
-        while at < len(text):
-            cursor, below = pairs[0] if len(pairs) == 1 else (None, None)
-            if isinstance(cursor, KeyCursor) and below is not None:
-                key, after = cursor.leap(text, at)
+        while at < len(text) and pairs:
+            if len(pairs) == 1:
+                cursor, below = pairs[0]
+                following, after = cursor.leap(text, at)
                 if after > at:
                     at, accepting = after, False
-                    pairs = ((key, below),) if key is not None else ()
+                    pairs = ((following, below),) if following is not None else ()
                     continue
-            # Without pairs nothing follows, even where the text might have ended.
-            pairs, accepting = self._advance(pairs, text[at]) if pairs else ((), False)
+            pairs, accepting = self._advance(pairs, text[at])
             at += 1
-        following = self._state(pairs, accepting) if pairs or accepting else None
-        state.tokens[token] = following
-        return following
+        # Without pairs nothing follows, even where the text might have ended.
+        accepting = accepting and at == len(text)
+        following_state = self._state(pairs, accepting) if pairs or accepting else None
+        state.tokens[token] = following_state
+        return following_state
 
     def _advance(self, pairs: Pairs, byte: int) -> tuple[Pairs, bool]:
         """The (cursor, stack) pairs after ``byte``, and whether the text may end there."""
@@ -326,7 +348,9 @@ class Pushdown:
             if configuration is None:
                 configuration = self._configurations.setdefault(pair, Configuration(*pair))
             found.append(configuration)
-        key = (frozenset(found), accepting)
+        # Most states are one configuration.
+        alone = len(found) == 1 and not accepting
+        key = found[0] if alone else (frozenset(found), accepting)
         state = self._states.get(key)
         if state is None:
             state = self._states.setdefault(key, State(tuple(found), accepting))

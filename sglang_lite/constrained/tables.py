@@ -145,19 +145,23 @@ class Tables:
     def without(self, scan: Scan, cut: Iterable[tuple[Place | None, tuple[int, ...]]]) -> Scan:
         """``scan`` less the tokens and the exit nodes of ``cut``."""
         tokens: set[int] = set()
-        nodes: list[int] = []
+        nodes: set[int] = set()
         for place, ids in cut:
             tokens.update(ids)
             if place is not None:
-                nodes += list(place.nodes)
+                nodes.update(place.nodes)
         rows = scan.rows
         if tokens and rows:
-            holes = ~self.pack(np.fromiter(tokens, np.int32))
-            rows = tuple(row & holes for row in rows)
-        exits = []
-        for frames, place in scan.exits:
-            kept = np.setdiff1d(np.asarray(place.nodes, np.int32), np.array(nodes, np.int32))
-            after = self.trie.place(kept)
-            if after is not None:
-                exits.append((frames, after))
-        return Scan(rows, tuple(t for t in scan.tokens if t not in tokens), tuple(exits))
+            rows = tuple([self._cleared(row, tokens) for row in rows])
+        exits = scan.exits
+        if nodes:
+            kept = [(frames, self.trie.less(place, nodes)) for frames, place in exits]
+            exits = tuple([(frames, place) for frames, place in kept if place is not None])
+        return Scan(rows, tuple([t for t in scan.tokens if t not in tokens]), exits)
+
+    def _cleared(self, row: Row, tokens: set[int]) -> Row:
+        found = row.copy()
+        view = memoryview(found).cast("B")
+        for token in tokens:
+            view[token >> 3] &= ~(1 << (token & 7))
+        return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +71,7 @@ class Trie:
         self.bytes = self.byte.tobytes()
         self.first_child = memoryview(self.child_start)  # type: ignore[arg-type]
         self.last_child = memoryview(self.child_end)  # type: ignore[arg-type]
+        self.first_token = memoryview(self.token_start)  # type: ignore[arg-type]
         self._interned: weakref.WeakValueDictionary[object, Place] = weakref.WeakValueDictionary()
         self.root = Place(self, (0,))
 
@@ -90,11 +92,58 @@ class Trie:
             found = self._interned.setdefault(key, Place(self, nodes))
         return found
 
+    def less(self, place: Place, nodes: set[int]) -> Place | None:
+        """``place`` without ``nodes``; itself where it has none of them."""
+        if len(place.nodes) <= FEW:
+            kept = tuple([node for node in place.nodes if node not in nodes])
+            if len(kept) == len(place.nodes):
+                return place
+            return self._intern(kept) if kept else None
+        have = np.asarray(place.nodes, np.int32)
+        gone = np.array(sorted(nodes), np.int32)
+        at = np.searchsorted(have, gone)
+        at = at[have.take(at, mode="clip") == gone]
+        return self.place(np.delete(have, at)) if len(at) else place
+
     def _intern(self, nodes: tuple[int, ...]) -> Place:
         found = self._interned.get(nodes)
         if found is None:
             found = self._interned.setdefault(nodes, Place(self, nodes))
         return found
+
+    def follow(self, place: Place, text: bytes, start: int) -> Path:
+        """The way of ``text[start:]`` (at least one byte) below ``place``."""
+        inner: tuple[int, ...] = ()
+        last = len(text) - 1
+        for at in range(start, len(text)):
+            if len(place.nodes) == 1:
+                return self._descend(int(place.nodes[0]), text, at, inner)
+            hop = place.get(text[at])
+            if hop is None:
+                break
+            if at == last:
+                return Path(inner, hop.tokens, hop.place, True)
+            inner += hop.tokens
+            if hop.place is None:
+                break
+            place = hop.place
+        return Path(inner, (), None, False)
+
+    def _descend(self, node: int, text: bytes, start: int, inner: tuple[int, ...]) -> Path:
+        """:meth:`follow` from one node: its places and hops need not be made."""
+        find, first, last_child = self.bytes.find, self.first_child, self.last_child
+        last = len(text) - 1
+        for at in range(start, len(text)):
+            node = find(text[at], first[node], last_child[node])
+            if node < 0:
+                break
+            low, high = self.first_token[node], self.first_token[node + 1]
+            ids = tuple(self.tokens[low:high].tolist()) if low < high else ()
+            if at == last:
+                below = self._intern((node,)) if first[node] < last_child[node] else None
+                return Path(inner, ids, below, True)
+            inner += ids
+        return Path(inner, (), None, False)
 
     def walk(self, text: bytes) -> Place | None:
         """The place after ``text``, None where no token goes on."""
@@ -136,6 +185,18 @@ class Trie:
         """The children of all ``nodes``."""
         start = self.child_start[nodes]
         return ranges(start, self.child_end[nodes] - start)
+
+
+class Path(NamedTuple):
+    """The way of a text through the trie: ids that end within it, ids that end with it.
+
+    ``place`` is where longer tokens go on; ``whole`` says that the text was read to its end.
+    """
+
+    inner: tuple[int, ...]
+    last: tuple[int, ...]
+    place: Place | None
+    whole: bool
 
 
 class Hop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -91,3 +92,53 @@ def test_a_refused_constraint_leaves_nothing_behind():
             compiler.compile_regex(pattern)
     assert not compiler._busy
     assert not compiler._cache
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": r"^(?:\S+\s+){0,31}\S+$", "maxLength": 710},
+        {"type": "string", "pattern": "[0-9a-f]{23}"},
+        {
+            "type": "object",
+            "properties": {f"name{n}": {"type": "integer"} for n in range(40)},
+            "patternProperties": {"^[a-c]+-[0-9a-f]+$": {"type": "null"}},
+        },
+    ],
+)
+def test_the_memory_of_a_grammar_is_what_it_says(schema: dict[str, object]) -> None:
+    vocabulary = byte_level()
+    # The tables have a budget of their own: what they hold must not be weighed here.
+    vocabulary.tables.budget_bytes = 1
+    compiler = GrammarCompiler(vocabulary)
+    masks(compiler.compile_regex('"[a-z ]*"'), '"warm up"')
+    text = '"' + "what 0123456789abcdef is " * 4
+    if schema["type"] == "object":
+        text = "{" + ",".join(f'"name{n}": {n}' for n in range(40)) + ', "cab-0f": null}'
+    gc.collect()
+    tracemalloc.start()
+    grammar = compiler.compile_json_schema(schema)
+    masks(grammar, text)
+    gc.collect()
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    ratio = grammar.memory_size_bytes / held
+    assert 0.6 < ratio < 2, ratio  # what other tests left in caches is not held by this one
+
+
+def test_masks_made_in_advance_are_the_same_and_are_found() -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}, "b": {"type": "null"}}}
+    text = '{"a": "yy", "b": null}'
+    plain = masks(GrammarCompiler(byte_level()).compile_json_schema(schema), text)
+    grammar = GrammarCompiler(byte_level()).compile_json_schema(schema)
+    matcher, found = GrammarMatcher(grammar), []
+    ready = 0
+    for char in text:
+        matcher.prefetch(10.0)
+        found.append(matcher.next_token_mask.copy())
+        assert matcher.accept_string(char)
+        ready += matcher._state.mask is not None
+    np.testing.assert_array_equal(found, plain)
+    assert ready > len(text) // 2
+    assert matcher.accept_token(grammar.vocabulary.eos_token_ids[0])
+    assert matcher.prefetch(1.0) == 0
