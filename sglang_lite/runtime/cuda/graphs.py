@@ -253,7 +253,7 @@ def wanted_sizes(config: EngineConfig) -> list[int]:
 def graph_sizes(largest: int) -> list[int]:
     """Numbers of rows up to ``largest`` that graphs are made for unless others are asked for.
 
-    Padding is at most a fifth of the rows from 8 rows on, where it costs anything.
+    At most a fifth is padding beyond 32 rows; with fewer a step reads weights most of its time.
     """
     sizes = [1, 2, 4]
     for step, end in ((8, 64), (16, 128), (32, MOST_ROWS), (128, largest)):
