@@ -57,7 +57,6 @@ def samples(real: Live, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
             "num_concurrent": 2,
             "max_retries": 1,
             "max_length": 2048,
-            "tokenizer_backend": "remote",
         },
         tasks=["tiny_choice", "tiny_generation"],
         task_manager=lm_eval.tasks.TaskManager(include_path=str(folder), include_defaults=False),
