@@ -12,9 +12,10 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "sglang_lite.lang.expressions": (
-        "assistant assistant_begin assistant_end gen gen_int gen_string image select "
-        "separate_reasoning system system_begin system_end user user_begin user_end video"
+    "sglang_lite.lang.expressions": "gen gen_int gen_string image select separate_reasoning video",
+    "sglang_lite.lang.roles": (
+        "assistant assistant_begin assistant_end system system_begin system_end "
+        "user user_begin user_end"
     ),
     "sglang_lite.lang.program": "SglFunction function",
     "sglang_lite.lang.state": "AsyncProgramState ProgramState",

@@ -52,25 +52,25 @@ from sglang_lite.lang.choices import token_length_normalized as token_length_nor
 from sglang_lite.lang.choices import (
     unconditional_likelihood_normalized as unconditional_likelihood_normalized,
 )
-from sglang_lite.lang.expressions import assistant as assistant
-from sglang_lite.lang.expressions import assistant_begin as assistant_begin
-from sglang_lite.lang.expressions import assistant_end as assistant_end
 from sglang_lite.lang.expressions import gen as gen
 from sglang_lite.lang.expressions import gen_int as gen_int
 from sglang_lite.lang.expressions import gen_string as gen_string
 from sglang_lite.lang.expressions import image as image
 from sglang_lite.lang.expressions import select as select
 from sglang_lite.lang.expressions import separate_reasoning as separate_reasoning
-from sglang_lite.lang.expressions import system as system
-from sglang_lite.lang.expressions import system_begin as system_begin
-from sglang_lite.lang.expressions import system_end as system_end
-from sglang_lite.lang.expressions import user as user
-from sglang_lite.lang.expressions import user_begin as user_begin
-from sglang_lite.lang.expressions import user_end as user_end
 from sglang_lite.lang.expressions import video as video
 from sglang_lite.lang.fork import ProgramStateGroup as ProgramStateGroup
 from sglang_lite.lang.program import SglFunction as SglFunction
 from sglang_lite.lang.program import function as function
+from sglang_lite.lang.roles import assistant as assistant
+from sglang_lite.lang.roles import assistant_begin as assistant_begin
+from sglang_lite.lang.roles import assistant_end as assistant_end
+from sglang_lite.lang.roles import system as system
+from sglang_lite.lang.roles import system_begin as system_begin
+from sglang_lite.lang.roles import system_end as system_end
+from sglang_lite.lang.roles import user as user
+from sglang_lite.lang.roles import user_begin as user_begin
+from sglang_lite.lang.roles import user_end as user_end
 from sglang_lite.lang.state import AsyncProgramState as AsyncProgramState
 from sglang_lite.lang.state import ProgramState as ProgramState
 from sglang_lite.lang.variable import MISSING as MISSING

@@ -7,28 +7,23 @@ nodes are those of :mod:`sglang_lite.lang.nodes`.
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from sglang_lite.constraint import Constraint, Regex, constraint_from_fields
 from sglang_lite.errors import InvalidRequest, NotSupported
 from sglang_lite.lang.choices import ChoicesSamplingMethod, token_length_normalized
 from sglang_lite.lang.nodes import (
-    Concat,
     Expression,
     Gen,
-    RoleBegin,
-    RoleEnd,
     Select,
     SeparateReasoning,
     as_expression,
-    parts,
+    source_line,
 )
+from sglang_lite.lang.reasoning import REASONING_TAGS
 from sglang_lite.lang.typed import TypedValue, layout
 from sglang_lite.sampling_params import SamplingParams
-
-ROLES = ("system", "user", "assistant", "tool")
 
 DTYPE_PATTERNS = {
     "int": r"[-+]?[0-9]{1,18}",
@@ -38,17 +33,6 @@ DTYPE_PATTERNS = {
 }
 """SGLang's ``dtype`` patterns, with bounded digits and without its trailing whitespace: the span
 ends with the value."""
-
-
-def source_line() -> str:
-    """``file.py:12`` of the nearest caller outside this package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-_PACKAGE = "sglang_lite.lang"
 
 
 def gen(
@@ -262,59 +246,6 @@ def _name(name: Any) -> str | None:
     if name is not None and not isinstance(name, str):
         raise InvalidRequest("name", name, "a str or None")
     return name
-
-
-def role_message(role: str, expression: Any = None) -> Expression:
-    """A whole message of ``role``; None makes an empty one."""
-    if role not in ROLES:
-        raise InvalidRequest("role", role, f"one of {', '.join(ROLES)}")
-    where = source_line()
-    inner = () if expression is None else parts(as_expression(expression))
-    return Concat((RoleBegin(role, where), *inner, RoleEnd(role, where)))
-
-
-def system(expr: Any = None) -> Expression:
-    """A system message."""
-    return role_message("system", expr)
-
-
-def user(expr: Any = None) -> Expression:
-    """A user message."""
-    return role_message("user", expr)
-
-
-def assistant(expr: Any = None) -> Expression:
-    """An assistant message."""
-    return role_message("assistant", expr)
-
-
-def _role_edge(make: Callable[..., Expression], role: str, name: str) -> Callable[[], Expression]:
-    def edge() -> Expression:
-        return make(role, source_line())
-
-    edge.__name__ = edge.__qualname__ = name
-    edge.__doc__ = f"{'Opens' if make is RoleBegin else 'Closes'} a message of the {role} role."
-    return edge
-
-
-system_begin = _role_edge(RoleBegin, "system", "system_begin")
-system_end = _role_edge(RoleEnd, "system", "system_end")
-user_begin = _role_edge(RoleBegin, "user", "user_begin")
-user_end = _role_edge(RoleEnd, "user", "user_end")
-assistant_begin = _role_edge(RoleBegin, "assistant", "assistant_begin")
-assistant_end = _role_edge(RoleEnd, "assistant", "assistant_end")
-
-REASONING_TAGS = {
-    "qwen3": ("<think>", "</think>"),
-    "deepseek-r1": ("<think>", "</think>"),
-    "glm45": ("<think>", "</think>"),
-    "gpt-oss": (
-        "<|channel|>analysis<|message|>",
-        "<|end|><|start|>assistant<|channel|>final<|message|>",
-    ),
-    "kimi": ("◁think▷", "◁/think▷"),
-}
-"""Where each family of models puts its reasoning: (opening tag, closing tag)."""
 
 
 def separate_reasoning(

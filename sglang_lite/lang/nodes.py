@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -40,6 +41,17 @@ def as_expression(value: Any) -> Expression:
 def parts(expression: Expression) -> tuple[Expression, ...]:
     """The expressions that a sequence consists of; any other one is its only part."""
     return expression.items if isinstance(expression, Concat) else (expression,)
+
+
+def source_line() -> str:
+    """``file.py:12`` of the nearest caller outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+_PACKAGE = "sglang_lite.lang"
 
 
 @dataclass(frozen=True)

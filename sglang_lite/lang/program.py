@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from sglang_lite.errors import InvalidRequest
-from sglang_lite.lang import batch, tracing
+from sglang_lite.lang import batch, checking, tracing
 from sglang_lite.lang.backends.fuzz import Fuzz
 from sglang_lite.lang.backends.registry import as_backend
 from sglang_lite.lang.batch import Progress
@@ -269,7 +269,7 @@ class SglFunction:
             as_backend(backend)
         return tracing.trace(self, arguments)
 
-    def check(self, *, backend: Any = None, **arguments: Any) -> list[tracing.Problem]:
+    def check(self, *, backend: Any = None, **arguments: Any) -> list[checking.Problem]:
         """What is wrong with this program, found without a model (the body runs on dummies).
 
         Finds undefined variables, wrong expressions (such as empty choices), roles that do not
@@ -277,7 +277,7 @@ class SglFunction:
         constraint never lets appear.
         """
         asked = Fuzz() if backend is None else as_backend(backend)
-        return tracing.check(self, arguments, asked.refuses)
+        return checking.check(self, arguments, asked.refuses)
 
     def cache(self, backend: Any = None) -> None:
         """Compute the program's constant beginning now, so that every run finds it cached."""

@@ -6,6 +6,18 @@ from typing import Literal
 
 Part = Literal["reasoning", "answer"]
 
+REASONING_TAGS = {
+    "qwen3": ("<think>", "</think>"),
+    "deepseek-r1": ("<think>", "</think>"),
+    "glm45": ("<think>", "</think>"),
+    "gpt-oss": (
+        "<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+    ),
+    "kimi": ("◁think▷", "◁/think▷"),
+}
+"""Where each family of models puts its reasoning: (opening tag, closing tag)."""
+
 
 class ReasoningSplitter:
     """Feed it deltas; it gives them back by part, without the tags.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sglang_lite.errors import InvalidRequest, NotSupported
@@ -16,7 +15,6 @@ from sglang_lite.lang import streams
 from sglang_lite.lang.chat_template import ChatTemplate
 from sglang_lite.lang.events import Event
 from sglang_lite.lang.executor import Executor, fresh
-from sglang_lite.lang.expressions import role_message, source_line
 from sglang_lite.lang.loop import (
     BODIES,
     aiterate,
@@ -25,14 +23,8 @@ from sglang_lite.lang.loop import (
     iterate,
     on_background_loop,
 )
-from sglang_lite.lang.nodes import (
-    Expression,
-    RoleBegin,
-    RoleEnd,
-    ScopeBegin,
-    ScopeEnd,
-    as_expression,
-)
+from sglang_lite.lang.nodes import Expression, as_expression, source_line
+from sglang_lite.lang.roles import Appending
 from sglang_lite.lang.run import CURRENT_RUN, Run
 from sglang_lite.lang.variable import Variable
 from sglang_lite.outputs import Usage
@@ -42,7 +34,7 @@ if TYPE_CHECKING:
     from sglang_lite.lang.scopes import Attempts, Scratch
 
 
-class ProgramState:
+class ProgramState(Appending):
     """A prompt that grows by ``s += expression``; ``s["x"]`` waits for and gives a value.
 
     Everything that reads waits until what it reads is there, and raises :class:`ProgramError`
@@ -117,42 +109,17 @@ class ProgramState:
     # Appending
 
     def __iadd__(self, other: Any) -> ProgramState:
-        self._executor.submit(as_expression(other))
-        if self._run.eager:
-            self.sync()
+        self._append(as_expression(other))
         return self
 
-    def system(self, expr: Any = None) -> Any:
-        """Append a system message; without ``expr`` a context manager around its content."""
-        return self._role("system", expr)
+    def _append(self, expression: Expression) -> None:
+        self._executor.submit(expression)
+        if self._run.eager:
+            self.sync()
 
-    def user(self, expr: Any = None) -> Any:
-        """Append a user message; without ``expr`` a context manager around its content."""
-        return self._role("user", expr)
-
-    def assistant(self, expr: Any = None) -> Any:
-        """Append an assistant message; without ``expr`` a context manager around its content."""
-        return self._role("assistant", expr)
-
-    def _role(self, role: str, expr: Any) -> Any:
-        if expr is not None:
-            self += role_message(role, expr)
-            return None
-        where = source_line()
-        return self._scope(RoleBegin(role, where), RoleEnd(role, where))
-
-    def var_scope(self, name: str) -> Any:
-        """Context manager: the text appended inside becomes variable ``name``."""
-        return self._scope(ScopeBegin(name), ScopeEnd(name))
-
-    @contextmanager
-    def _scope(self, begin: Expression, end: Expression) -> Iterator[None]:
-        self._executor.submit(begin)
-        try:
-            yield
-        finally:
-            if self._executor.error is None:
-                self._executor.submit(end)
+    def _close(self, end: Expression) -> None:
+        if self._executor.error is None:
+            self._append(end)
 
     def set_var(self, name: str, value: Any) -> None:
         """Set a variable; later reads give ``value`` until the name is generated again."""

@@ -1,17 +1,16 @@
-"""Running a program's body without a model: ``trace`` for its nodes, ``check`` for its mistakes."""
+"""Running a program's body without a model, to see what it appends: ``SglFunction.trace``."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sglang_lite.constraint import Choice, Constraint, Regex
-from sglang_lite.errors import ConstraintError, InvalidRequest, SglangLiteError
+from sglang_lite.errors import InvalidRequest
 from sglang_lite.lang import nodes
-from sglang_lite.lang.expressions import role_message, source_line
+from sglang_lite.lang.nodes import source_line
+from sglang_lite.lang.roles import Appending
 
 if TYPE_CHECKING:
     from sglang_lite.lang.program import SglFunction
@@ -73,7 +72,7 @@ class Trace:
         return "\n".join([*lines, *(f"{pad}fork {c.path[-1]}:\n{c}" for c in self.children)])
 
 
-class TraceState:
+class TraceState(Appending):
     """The ``s`` of a traced program: it records instead of generating."""
 
     def __init__(self, trace: Trace, value_of: Callable[[str], Any], counter: list[int]) -> None:
@@ -83,9 +82,12 @@ class TraceState:
         self.ret_value: Any = None
 
     def __iadd__(self, other: Any) -> TraceState:
-        for node in nodes.flatten(nodes.as_expression(other)):
-            self._record(node)
+        self._append(nodes.as_expression(other))
         return self
+
+    def _append(self, expression: nodes.Expression) -> None:
+        for node in nodes.flatten(expression):
+            self._record(node)
 
     def _record(self, node: Any) -> None:
         self._counter[0] += 1
@@ -115,36 +117,6 @@ class TraceState:
         self._trace.variables[name] = value
 
     __setitem__ = set_var
-
-    def system(self, expr: Any = None) -> Any:
-        """See ``ProgramState.system``."""
-        return self._role("system", expr)
-
-    def user(self, expr: Any = None) -> Any:
-        """See ``ProgramState.user``."""
-        return self._role("user", expr)
-
-    def assistant(self, expr: Any = None) -> Any:
-        """See ``ProgramState.assistant``."""
-        return self._role("assistant", expr)
-
-    def _role(self, role: str, expr: Any) -> Any:
-        if expr is not None:
-            self += role_message(role, expr)
-            return None
-        return self._scope(nodes.RoleBegin(role, source_line()), nodes.RoleEnd(role))
-
-    def var_scope(self, name: str) -> Any:
-        """See ``ProgramState.var_scope``."""
-        return self._scope(nodes.ScopeBegin(name), nodes.ScopeEnd(name))
-
-    @contextmanager
-    def _scope(self, begin: Any, end: Any) -> Iterator[None]:
-        self._record(begin)
-        try:
-            yield
-        finally:
-            self._record(end)
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
@@ -216,10 +188,10 @@ def trace(program: SglFunction, arguments: dict[str, Any]) -> Trace:
 
     A dummy has no value: using one in an f-string raises TypeError.
     """
-    return _follow(program, arguments, nodes.Argument, Reference)
+    return follow(program, arguments, nodes.Argument, Reference)
 
 
-def _follow(
+def follow(
     program: SglFunction,
     arguments: dict[str, Any],
     argument: Callable[[str], Any],
@@ -236,111 +208,3 @@ def _follow(
     traced = Trace()
     traced.ret_value = program.func(TraceState(traced, value, [0]), **given)
     return traced
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that ``check`` has found; ``where`` is "file.py:12"."""
-
-    kind: str
-    message: str
-    where: str = "-"
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.kind}: {self.message}"
-
-
-def check(
-    program: SglFunction,
-    arguments: dict[str, Any],
-    refuses: Callable[[Constraint], str | None],
-) -> list[Problem]:
-    """What is wrong with a program, as far as one can tell without a model.
-
-    ``refuses`` says why a backend would not take a constraint.
-    """
-    problems: list[Problem] = []
-    traced = Trace()
-    try:
-        traced = _follow(
-            program,
-            arguments,
-            lambda name: Placeholder(f"⟨{name}⟩"),
-            lambda name: Placeholder(f"⟨{name}⟩"),
-        )
-    except KeyError as error:
-        problems.append(Problem("undefined variable", str(error.args[0]), _line(error)))
-    except ConstraintError as error:
-        problems.append(Problem("constraint", str(error), _line(error)))
-    except SglangLiteError as error:
-        problems.append(Problem("wrong expression", str(error), _line(error)))
-    except Exception as error:
-        told = f"cannot follow the body beyond this: {type(error).__name__}: {error}"
-        problems.append(Problem("not checked", told, _line(error)))
-    for part in _all(traced):
-        problems += _roles(part)
-        for node in part.nodes:
-            if isinstance(node, nodes.Gen):
-                problems += _gen_problems(node, refuses)
-    return problems
-
-
-def _all(traced: Trace) -> Iterator[Trace]:
-    yield traced
-    for child in traced.children:
-        yield from _all(child)
-
-
-def _roles(traced: Trace) -> Iterator[Problem]:
-    role: str | None = None
-    for node in traced.nodes:
-        if isinstance(node, nodes.RoleBegin):
-            if role is not None:
-                yield Problem("role", f"{node.role} begins inside {role}", node.where)
-            role = node.role
-        elif isinstance(node, nodes.RoleEnd):
-            role = None
-        elif isinstance(node, nodes.Gen) and role in ("system", "user"):
-            yield Problem("role", f"{node.label} inside a message of the {role}", node.where)
-
-
-def _gen_problems(
-    node: nodes.Gen, refuses: Callable[[Constraint], str | None]
-) -> Iterator[Problem]:
-    constraint = node.constraint
-    if constraint is None:
-        return
-    reason = refuses(constraint)
-    if reason is not None:
-        yield Problem("constraint", f"{node.label}: {reason}", node.where)
-        return
-    for stop in node.given.get("stop", ()):
-        if _never_contains(constraint, stop):
-            told = f"{node.label}: the constraint never lets stop={stop!r} appear"
-            yield Problem("unreachable stop", told, node.where)
-
-
-def _never_contains(constraint: Constraint, text: str) -> bool:
-    """True where no text that satisfies the constraint contains ``text``."""
-    if isinstance(constraint, Choice):
-        return not any(text in choice for choice in constraint.choices)
-    if not isinstance(constraint, Regex):
-        return False
-    import interegular
-
-    try:
-        own = interegular.parse_pattern(constraint.pattern).to_fsm()
-        around = interegular.parse_pattern(rf"[\s\S]*{re.escape(text)}[\s\S]*").to_fsm()
-        return bool((own & around).empty())
-    except Exception:  # beyond what the library reads: nothing is claimed
-        return False
-
-
-def _line(error: BaseException) -> str:
-    where = "-"
-    frame = error.__traceback__
-    while frame is not None:
-        if not frame.tb_frame.f_globals.get("__name__", "").startswith("sglang_lite."):
-            where = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}"
-        frame = frame.tb_next
-    return where
