@@ -46,7 +46,7 @@ class Call:
         self.kwargs = {k: v for k, v in program.bound.items() if k not in taken} | own
         program_name = getattr(program, "__name__", "program")
         try:
-            inspect.signature(program.func).bind(None, *args, **self.kwargs)
+            program.signature.bind(None, *args, **self.kwargs)
         except TypeError as error:
             raise TypeError(f"{program_name}(): {error}") from None
         self.backend = rest.pop("backend", None)

@@ -72,6 +72,7 @@ class SglFunction:
         functools.update_wrapper(self, func)
         self.is_async = inspect.iscoroutinefunction(func)
         self.parameters = own_parameters(func)
+        self.signature = inspect.signature(func)
 
     def __get__(self, instance: Any, owner: Any = None) -> SglFunction:
         if instance is None:
