@@ -56,6 +56,22 @@ def test_equal_calls_replay_in_order(tmp_path):
     assert twice.run(backend=sgl.Replay(path)).ret_value == ["1", "2"]
 
 
+def test_choices_that_a_chat_api_writes_are_recorded(tmp_path):
+    class Chat(sgl.Mock):
+        async def choose(self, prompt, choices):
+            self.calls.append((prompt.text, None))
+            return choices[-1]
+
+    @sgl.function
+    def pick(s):
+        s += sgl.select("x", ["a", "b"])
+
+    path, chat = tmp_path / "run.jsonl", Chat()
+    assert pick.run(backend=sgl.Record(chat, path))["x"] == "b"
+    assert pick.run(backend=sgl.Replay(path))["x"] == "b"
+    assert len(chat.calls) == 1
+
+
 def test_a_batch_goes_on_from_its_journal(tmp_path):
     path = tmp_path / "batch.jsonl"
     rows = [(i,) for i in range(6)]

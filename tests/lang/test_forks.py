@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import sglang_lite as sgl
+from tests.runtime.toy import toy_engine
 
 
 def numbered(prompt, params):
@@ -192,6 +195,30 @@ def test_leaving_a_group_stops_its_children():
 
     assert program.run(backend=mock).ret_value == ("1x", "x")
     assert mock.aborted == 1
+
+
+@pytest.mark.parametrize("way", ["leave", "first", "cancel"])
+def test_branches_that_are_given_up_free_what_they_hold_in_the_engine(way):
+    @sgl.function
+    def program(s):
+        s += "prompt"
+        with s.fork(3) as forks:
+            forks += lambda i: f"{i}" + sgl.gen("x", max_tokens=2 if i == 0 else 1800, **endless)
+            forks[0].sync()
+            if way == "first":
+                assert forks.first() == [forks[0]]
+            elif way == "cancel":
+                forks.cancel()
+
+    endless = {"ignore_eos": True}
+    with toy_engine() as engine:
+        program.run(backend=engine)
+        for _ in range(200):
+            if engine.stats()["num_running_reqs"] == 0:
+                break
+            time.sleep(0.01)
+        assert engine.stats()["num_running_reqs"] == 0
+        engine.check()
 
 
 def test_wrong_uses_are_refused_at_the_call():

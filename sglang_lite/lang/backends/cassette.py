@@ -142,8 +142,14 @@ class Cassette(Backend):
         return ChoiceScores(**recorded)
 
     async def choose(self, prompt: Prompt, choices: Sequence[str]) -> str | None:
-        """See :meth:`Backend.choose`; not recorded."""
-        return None if self._inner is None else await self._inner.choose(prompt, choices)
+        """See :meth:`Backend.choose`; only a choice that was made is recorded."""
+        key = self._key("choose", prompt, list(choices))
+        chosen = self._tape.take(key)
+        if chosen is None and self._inner is not None:
+            chosen = await self._inner.choose(prompt, choices)
+            if chosen is not None:
+                self._tape.add(key, prompt.text, chosen)
+        return chosen
 
     def _key(self, kind: str, prompt: Prompt, asked: Any) -> str:
         told = json.dumps([self._scope, kind, prompt.text, asked], default=repr, sort_keys=True)
