@@ -92,7 +92,12 @@ def test_decisions(client: openai.OpenAI) -> None:
 
 def test_completions_with_log_probabilities(client: openai.OpenAI) -> None:
     made = client.completions.create(
-        model="smollm2", prompt="The capital of France is", max_tokens=4, echo=True, logprobs=2
+        model="smollm2",
+        prompt="The capital of France is",
+        max_tokens=4,
+        temperature=0,
+        echo=True,
+        logprobs=2,
     )
     choice = made.choices[0]
     assert "".join(choice.logprobs.tokens) == choice.text
