@@ -113,10 +113,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class Grammar:
-    """The text derives from ``text``, a grammar in Lark's or in (GB)NF's notation."""
+    """The text derives from ``text``, a grammar in Lark's or in (GB)NF's notation.
+
+    ``start`` names the first rule; by default ``root`` in EBNF and ``start`` in Lark.
+    """
 
     text: str
     syntax: Literal["ebnf", "lark"] = "ebnf"
+    start: str | None = None
 
 
 @dataclass(frozen=True)

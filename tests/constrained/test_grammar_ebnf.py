@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sglang_lite.constrained import GrammarCompiler, GrammarMatcher, Vocabulary
 from sglang_lite.constrained.grammar import lower_choice, lower_grammar
 from sglang_lite.errors import ConstraintError, GrammarTooComplex, InvalidGrammar, InvalidRequest
 from tests.constrained.acceptor import accepts
@@ -163,6 +164,17 @@ def test_start_rule_can_be_chosen() -> None:
     assert accepts(lower_grammar('root ::= "a"\nother ::= "b"', start="other"), "b")
     with pytest.raises(InvalidGrammar, match="no rule 'main'"):
         lower_grammar('root ::= "a"', start="main")
+
+
+def test_the_compiler_takes_the_start_rule() -> None:
+    tokens = [bytes((byte,)) for byte in range(256)]
+    compiler = GrammarCompiler(Vocabulary([*tokens, b"<end>"], eos_token_ids=[256]))
+    text = 'root ::= "a"\nother ::= "b"'
+    first, other = compiler.compile_grammar(text), compiler.compile_grammar(text, start="other")
+    assert not GrammarMatcher(first).accept_string("b")
+    assert GrammarMatcher(other).accept_string("b")
+    with pytest.raises(InvalidGrammar, match="no rule 'main'"):
+        compiler.compile_grammar(text, start="main")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,12 @@ def test_languages_pickle(schema):
 
 
 @pytest.mark.parametrize(
-    "items", [{"type": "string"}, {"type": "string", "pattern": "^[abxy]*$", "maxLength": 3}]
+    "items",
+    [
+        {"type": "string"},
+        {"type": "string", "pattern": "^[abxy]*$", "maxLength": 3},
+        {"type": ["string", "null", "boolean"]},
+    ],
 )
 def test_distinct_strings(items):
     schema = {"type": "array", "items": items, "uniqueItems": True}
@@ -76,6 +81,8 @@ def test_distinct_strings(items):
         assert allowed_by_mask(compiled, state) == allowed_by_steps(compiled, state)
         state = compiled.automaton.step(state, byte)
     assert state.accepting
+    assert holds(schema, '["null", null]') is ("null" in items["type"])
+    assert not holds(schema, "[null, null]")
     assert not holds(schema, '["a", "ab", "a"]')
     assert not holds(schema, '["", ""]')
     assert not holds(schema, r'["b", "\u0062"]')

@@ -41,3 +41,15 @@ SPELLINGS = [
 def test_documented_spellings(schema, accepted, refused):
     assert [text for text in accepted if not holds(schema, text)] == []
     assert [text for text in refused if holds(schema, text)] == []
+
+
+def test_whitespace_that_dialects_dispute_stands_in_no_text():
+    """U+FEFF is whitespace for ECMA-262 only, U+0085 and U+001C for Python's ``re`` only."""
+    disputed = ['"\ufeff"', '"\x85"', r'"\u001c"', r'"\uFEFF"']
+    space, other = ({"type": "string", "pattern": rf"^\{letter}$"} for letter in "sS")
+    assert not any(holds(schema, text) for schema in (space, other) for text in disputed)
+    assert holds(space, '"\u00a0"') and not holds(other, '"\u00a0"')
+    assert holds(other, '"a"') and not holds(space, '"a"')
+    refused = {"type": "string", "not": {"pattern": r"^\s$"}}
+    assert holds(refused, '"ab"') and not holds(refused, '"\ufeff"')
+    assert holds({"type": "string", "pattern": r"^\\s.$"}, '"\\\\s\ufeff"')

@@ -161,6 +161,8 @@ def test_sglangs_words():
     assert schema["properties"]["a"]["additionalProperties"] is False
     with pytest.raises(sgl.NotSupported, match="Lark"):
         sglang_params(SamplingParams(constraint=Grammar("start: A", "lark")))
+    with pytest.raises(sgl.NotSupported, match="'root'"):
+        sglang_params(SamplingParams(constraint=Grammar("root ::= 'a'", start="b")), ours=True)
 
 
 CONSTRAINTS = [

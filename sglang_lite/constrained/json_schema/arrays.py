@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sglang_lite.constrained import ir
 from sglang_lite.constrained.algebra import union
+from sglang_lite.constrained.automaton import Automaton, EmptyLanguage, words
+from sglang_lite.constrained.byte_dfa import text_dfa
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.contains import lower_contains
 from sglang_lite.constrained.json_schema.finite import finite_values
 from sglang_lite.constrained.json_schema.intersect import least
-from sglang_lite.constrained.json_schema.strings import string_automaton, string_is_empty
+from sglang_lite.constrained.json_schema.strings import string_automaton
 from sglang_lite.constrained.json_string import key_dfa
 
 if TYPE_CHECKING:
@@ -23,9 +26,9 @@ MAX_DISTINCT = 64
 def lower_array(to: Lowering, record: R.Array) -> ir.Node:
     """The record as JSON text."""
     if record.unique is not None and (record.max_items is None or record.max_items > 1):
-        strings = _distinct_strings(to, record)
-        if strings is not None:
-            return strings
+        distinct = _distinct_texts(to, record)
+        if distinct is not None:
+            return distinct
         items = _unique(to, record)
     elif record.repeated is not None:
         to.normaliser.refuse(record.repeated, "uniqueItems", "cannot be negated")
@@ -60,27 +63,34 @@ def _containing(to: Lowering, record: R.Array) -> ir.Node:
     return found
 
 
-def _distinct_strings(to: Lowering, record: R.Array) -> ir.Node | None:
-    """Distinct items that are all strings, each in its canonical spelling; else None.
+def _distinct_texts(to: Lowering, record: R.Array) -> ir.Node | None:
+    """Distinct strings, and constants among them, each in its canonical spelling; else None.
 
-    To the engine they are the keys of an object without values, none of which comes twice.
+    To the engine they are the keys of an object without values, none of which comes twice.  Their
+    spellings must be prefix-free, as keys are, which those of numbers are not.
     """
     if record.prefix or record.contains:
         return None
     if finite_values(to.normaliser, record.rest, MAX_DISTINCT) is not None:
         return None
-    texts = []
-    for kind, strings in to.normaliser.alternatives(record.rest).items():
-        if kind != "string":
-            return None
-        for each in strings:
-            assert isinstance(each, R.String)
-            if not string_is_empty(each):
-                texts.append(string_automaton(each))
-    if not texts:
-        return None
+    texts: list[Automaton] = []
+    constants: set[str] = set()
+    for records in to.normaliser.alternatives(record.rest).values():
+        for each in records:
+            if isinstance(each, R.Null):
+                constants.add("null")
+            elif isinstance(each, R.Boolean):
+                constants.update("true" if value else "false" for value in each.allowed)
+            elif not isinstance(each, R.String):
+                return None
+            else:
+                with suppress(EmptyLanguage):
+                    texts.append(string_automaton(each, portable=True))
+    keys = [key_dfa(union(texts))] if texts else []
+    if constants:
+        keys.append(text_dfa(words(tuple(sorted(constants))), "utf8", False))
     return ir.object_(
-        extras=[ir.Extra(key_dfa(union(texts)), ir.EMPTY)],
+        extras=[ir.Extra(key, ir.EMPTY) for key in keys],
         minimum=record.min_items,
         maximum=record.max_items,
         open=to.syntax.open_array,

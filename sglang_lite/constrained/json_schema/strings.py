@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 
 from sglang_lite.constrained import ir
 from sglang_lite.constrained.algebra import combine
-from sglang_lite.constrained.automaton import Automaton, EmptyLanguage, words
+from sglang_lite.constrained.automaton import Automaton, EmptyLanguage, repeated, words
+from sglang_lite.constrained.charset import characters
 from sglang_lite.constrained.formats import FORMATS, format_automaton
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_string import encode_key, json_char, json_string, string_node
 from sglang_lite.constrained.lengths import bounded
 from sglang_lite.constrained.regex import search
+
+DISPUTED_SPACE = characters("\x1c\x1d\x1e\x1f\x85\ufeff")
+"""Whitespace for ECMA-262 or for Python's ``re``, but not for both."""
+_SPACE = re.compile(r"(?<!\\)(?:\\\\)*\\[sS]")
 
 
 def is_known(match: R.Match) -> bool:
@@ -48,12 +54,22 @@ def matching(patterns: Iterable[str], others: Iterable[str], within: Automaton) 
     )
 
 
-def string_automaton(record: R.String) -> Automaton:
-    """The texts of a record; raises :class:`EmptyLanguage` where there is none."""
+def string_automaton(record: R.String, *, portable: bool = False) -> Automaton:
+    """The texts of a record; raises :class:`EmptyLanguage` where there is none.
+
+    With ``portable`` only those that validators of any regex dialect accept: where a pattern speaks
+    of whitespace, none of the characters that are whitespace for some of them only.
+    """
     if record.values is not None:
         return words(tuple(record.values.values()))
     regular = _regular(record.matches, record.excluded)
+    if portable and any(map(_speaks_of_space, record.matches)):
+        regular = combine([regular, repeated(~DISPUTED_SPACE)])
     return bounded(regular, record.min_length, record.max_length)
+
+
+def _speaks_of_space(match: R.Match) -> bool:
+    return match.keyword == "pattern" and _SPACE.search(match.text) is not None
 
 
 def string_is_empty(record: R.String) -> bool:
@@ -76,7 +92,7 @@ def lower_string(record: R.String) -> ir.Node:
             return ir.terminal(json_string())
         return ir.counted(json_char(), record.min_length, record.max_length)
     try:
-        return string_node(string_automaton(record))
+        return string_node(string_automaton(record, portable=True))
     except EmptyLanguage:
         return ir.NEVER
 

@@ -65,7 +65,7 @@ def _our_constraint(constraint: Constraint | None) -> dict[str, Any]:
     if isinstance(constraint, Choice):
         return {"choices": list(constraint.choices)}
     if isinstance(constraint, Grammar) and constraint.syntax == "lark":
-        return {"lark": constraint.text}
+        return {"lark": _grammar_text(constraint)}
     return _sglang_constraint(constraint)
 
 
@@ -81,10 +81,18 @@ def _sglang_constraint(constraint: Constraint | None) -> dict[str, Any]:
     if isinstance(constraint, Grammar):
         if constraint.syntax == "lark":
             raise NotSupported("this server takes grammars in EBNF, not in Lark's syntax")
-        return {"ebnf": constraint.text}
+        return {"ebnf": _grammar_text(constraint)}
     if isinstance(constraint, Prefixed):
         raise NotSupported("this server does not take the prefix of a constraint")
     return {"structural_tag": constraint.spec}
+
+
+def _grammar_text(grammar: Grammar) -> str:
+    if grammar.start is not None:
+        raise NotSupported(
+            "servers start a grammar with its rule 'root' ('start' in Lark's syntax)"
+        )
+    return grammar.text
 
 
 def strict_schema(constraint: JsonSchema) -> str:
@@ -189,7 +197,7 @@ def _vllm_constraint(constraint: Constraint) -> dict[str, Any]:
     if isinstance(constraint, JsonSchema):
         return {"json": json.loads(strict_schema(constraint))}
     if isinstance(constraint, Grammar):
-        return {"grammar": constraint.text}
+        return {"grammar": _grammar_text(constraint)}
     if isinstance(constraint, Prefixed):
         raise NotSupported("this server does not take the prefix of a constraint")
     return {"structural_tag": constraint.spec}
