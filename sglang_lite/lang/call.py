@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,10 @@ class Call:
         self.logprobs = {k: rest.pop(k) for k in LOGPROB_NAMES & rest.keys()}
         for name, value in rest.items():
             if name not in SAMPLING_NAMES:
-                accepted = f"a parameter of {program_name} or a sampling parameter"
+                names = [*program.parameters, *SAMPLING_NAMES, *LOGPROB_NAMES, *RUN_NAMES]
+                near = difflib.get_close_matches(name, names, 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                accepted = f"a parameter of {program_name} or a sampling parameter{hint}"
                 raise InvalidRequest(name, value, accepted)
         fields = checked_fields(_names(rest))
         self.chose_length = sampling is not None or "max_new_tokens" in fields

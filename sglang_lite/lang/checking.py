@@ -40,12 +40,7 @@ def check(
     problems: list[Problem] = []
     traced = Trace()
     try:
-        traced = follow(
-            program,
-            arguments,
-            lambda name: Placeholder(f"⟨{name}⟩"),
-            lambda name: Placeholder(f"⟨{name}⟩"),
-        )
+        follow(program, arguments, _stand_in, _stand_in, traced)
     except KeyError as error:
         problems.append(Problem("undefined variable", str(error.args[0]), _line(error)))
     except ConstraintError as error:
@@ -61,6 +56,10 @@ def check(
             if isinstance(node, nodes.Gen):
                 problems += _gen_problems(node, refuses)
     return problems
+
+
+def _stand_in(name: str) -> Placeholder:
+    return Placeholder(f"⟨{name}⟩")
 
 
 def _all(traced: Trace) -> Iterator[Trace]:

@@ -266,7 +266,10 @@ class Executor:
     def _close_role(self, role: str) -> None:
         transcript = self.transcript
         if transcript.open_role != role:
-            accepted = f"the end of the open role ({transcript.open_role})"
+            opened = (
+                f"{transcript.open_role} is open" if transcript.open_role else "no role is open"
+            )
+            accepted = f"the end of the open role, and {opened}"
             raise InvalidRequest("role", role, accepted)
         roles = [message.role for message in transcript.messages] + [role]
         suffix = self.run.template().suffix(roles)

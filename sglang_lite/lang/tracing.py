@@ -188,7 +188,7 @@ def trace(program: SglFunction, arguments: dict[str, Any]) -> Trace:
 
     A dummy has no value: using one in an f-string raises TypeError.
     """
-    return follow(program, arguments, nodes.Argument, Reference)
+    return follow(program, arguments, nodes.Argument, Reference, Trace())
 
 
 def follow(
@@ -196,7 +196,9 @@ def follow(
     arguments: dict[str, Any],
     argument: Callable[[str], Any],
     value: Callable[[str], Any],
+    traced: Trace,
 ) -> Trace:
+    """Run the body and fill ``traced``, which keeps what came before an exception."""
     if program.is_async:
         raise InvalidRequest("program", program.__name__, "a program that is not async")  # type: ignore[attr-defined]
     given = {**program.bound, **arguments}
@@ -205,6 +207,5 @@ def follow(
             if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                 continue
             given[name] = argument(name)
-    traced = Trace()
     traced.ret_value = program.func(TraceState(traced, value, [0]), **given)
     return traced

@@ -156,7 +156,7 @@ def _schema_of(type_: Any) -> dict[str, Any]:
     try:
         return _adapter(type_).json_schema()
     except Exception as error:
-        raise InvalidRequest("type", type_, f"{accepted} ({error})") from error
+        raise InvalidRequest("type", type_, f"{accepted} ({str(error).splitlines()[0]})") from error
 
 
 def _adapter(type_: Any) -> TypeAdapter[Any]:

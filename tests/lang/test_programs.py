@@ -37,7 +37,7 @@ def test_arguments_defaults_and_keyword_only():
     assert ask(question="q", style="odd", backend=mock).ret_value == "<q (odd): >"
     with pytest.raises(TypeError, match="question"):
         ask.run(backend=mock)
-    with pytest.raises(sgl.InvalidRequest, match="temprature"):
+    with pytest.raises(sgl.InvalidRequest, match=r"temprature.*did you mean temperature"):
         ask.run("q", temprature=0, backend=mock)
 
 

@@ -108,6 +108,14 @@ def test_check_finds_undefined_variables_with_their_line():
     assert problem.where.endswith(f":{program.__code__.co_firstlineno + 2}")
 
 
+def test_check_tells_what_it_has_seen_before_it_cannot_go_on():
+    def program(s):
+        s += sgl.gen("x", regex="[0-9]", stop="\n")
+        s += s["y"]
+
+    assert sorted(kinds(program)) == ["undefined variable", "unreachable stop"]
+
+
 def test_check_finds_wrong_expressions_roles_constraints_and_stops():
     def empty(s):
         s += sgl.select("x", [])
