@@ -8,8 +8,10 @@ from __future__ import annotations
 import itertools
 import logging
 import queue
+import sys
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -38,6 +40,9 @@ log = logging.getLogger("sglang_lite")
 T = TypeVar("T")
 STOP = "stop"
 
+WATCH_SECONDS = 60.0
+"""A step that takes longer is logged, with the place where it is."""
+
 
 class EngineLoop:
     """An :class:`EngineCore` and the thread that drives it."""
@@ -54,8 +59,11 @@ class EngineLoop:
         self._abort_wanted = False
         self._arrivals = itertools.count()
         self._dead: BaseException | None = None
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sglang-lite-engine", daemon=True)
         self._thread.start()
+        watch = threading.Thread(target=self._watch, name="sglang-lite-watchdog", daemon=True)
+        watch.start()
 
     # Any thread
 
@@ -128,6 +136,25 @@ class EngineLoop:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
+    def _watch(self) -> None:
+        """Log where the engine's thread is, once for each step that takes too long."""
+        reported = -1
+        while not self._stopped.wait(WATCH_SECONDS / 4):
+            metrics = self.core.metrics
+            if metrics.seconds_since_step > WATCH_SECONDS and reported != metrics.steps:
+                reported = metrics.steps
+                log.error(
+                    "step %d has not ended for %d s:\n%s",
+                    reported + 1,
+                    metrics.seconds_since_step,
+                    self.where(),
+                )
+
+    def where(self) -> str:
+        """What the engine's thread is doing now, as a stack of calls."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame else "the thread has ended"
+
     def stats(self) -> dict[str, Any]:
         """Counters and gauges; never waits for the loop."""
         return self.core.metrics.numbers(self.core.scheduler, self._queued())
@@ -158,6 +185,8 @@ class EngineLoop:
                 message = self._inbox.get(block=idle)
             except queue.Empty:
                 return True
+            if idle:
+                self.core.metrics.begin()
             idle = False
             if message is STOP:
                 return False
@@ -180,6 +209,7 @@ class EngineLoop:
 
     def _die(self, error: BaseException) -> None:
         """Nothing runs any more: every present and future waiter gets an error."""
+        self._stopped.set()
         with self._lock:
             self._dead = error
             live = list(self._live.values())

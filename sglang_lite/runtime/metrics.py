@@ -35,6 +35,16 @@ class Metrics:
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
         self._recent: deque[tuple[float, int]] = deque()
 
+    def begin(self) -> None:
+        """There is work again: a step begins now."""
+        self.idle = False
+        self.last_step_at = time.monotonic()
+
+    @property
+    def seconds_since_step(self) -> float:
+        """How long the present step has taken; 0 while there is nothing to do."""
+        return 0.0 if self.idle else time.monotonic() - self.last_step_at
+
     def produced(self, tokens: int) -> None:
         """Count tokens handed to a reader."""
         self.generated_tokens += tokens
@@ -118,7 +128,7 @@ class Metrics:
             "gen_throughput": self._throughput(),
             "new_token_ratio": scheduler.new_token_ratio,
             "steps_total": self.steps,
-            "seconds_since_step": 0.0 if self.idle else time.monotonic() - self.last_step_at,
+            "seconds_since_step": self.seconds_since_step,
             **(scheduler.host.numbers() if scheduler.host is not None else {}),
         }
 

@@ -14,6 +14,7 @@ import torch
 
 from sglang_lite.errors import EngineError, InvalidRequest, PromptTooLong, QueueFull
 from sglang_lite.outputs import RequestOutput
+from sglang_lite.runtime import loop
 from sglang_lite.runtime.engine import Engine
 from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.sampling_params import SamplingParams
@@ -306,3 +307,24 @@ def test_the_interpreter_exits_while_requests_run() -> None:
     )
     assert done.stdout == "1\n"
     assert done.stderr == ""
+
+
+def test_a_stuck_step_is_logged_with_its_place(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop, "WATCH_SECONDS", 0.1)
+    gate = threading.Event()
+    with toy_engine() as engine:
+        engine.generate("x", greedy(1))
+        wait_until_idle(engine)
+        wait_for(lambda: engine.stats()["seconds_since_step"] == 0.0)
+        engine.toy.before_step = lambda: gate.wait(20)
+        stream = engine.submit(request(engine, "x", max_new_tokens=1))
+        try:
+            wait_for(lambda: "has not ended" in caplog.text)
+            assert engine.stats()["seconds_since_step"] > 0.1, "the first step after idleness too"
+        finally:
+            gate.set()
+        assert list(stream)[-1].finish_reason
+    assert caplog.text.count("has not ended") == 1
+    assert "gate.wait(20)" in caplog.text
