@@ -14,10 +14,10 @@ def describe(s, animal: str):
     s += sgl.system("You answer briefly.")
     s += sgl.user(f"Tell me one fact about the {animal}.")
     s += sgl.assistant(sgl.gen("fact", max_tokens=40, stop="\n"))
-    s += sgl.user("How many legs does it have? Answer with a number.")
-    s += sgl.assistant(sgl.gen("legs", type=int, ge=0, le=1000))
-    s += sgl.user("Does it live in water or on land?")
-    s += sgl.assistant(sgl.select("home", choices=["in water", "on land"]))
+    s += sgl.user("In which year did people first walk on the Moon?")
+    s += sgl.assistant("It was in " + sgl.gen("year", type=int, ge=1000, le=2100) + ".")
+    s += sgl.user(f"Does the {animal} live in water or on land?")
+    s += sgl.assistant("It lives " + sgl.select("home", choices=["in water", "on land"]) + ".")
 
 
 def main() -> None:
@@ -26,14 +26,15 @@ def main() -> None:
         sgl.set_default_backend(engine)
         state = describe.run(animal="octopus", temperature=0)
         print(f"fact:  {state['fact']}")
-        print(f"legs:  {state['legs']} ({type(state['legs']).__name__})")
-        print(f"home:  {state['home']} {state.probs('home')}")
+        print(f"year:  {state['year']} ({type(state['year']).__name__})")
+        chances = ", ".join(f"{choice} {p:.0%}" for choice, p in state.probs("home").items())
+        print(f"home:  {state['home']} ({chances})")
 
         print("\nstreamed: ", end="")
         streamed = describe.run(animal="eagle", temperature=0, stream=True)
         for text in streamed.text_iter("fact"):
             print(text, end="", flush=True)
-        usage = streamed.usage("legs")
+        usage = streamed.usage("year")
         print(f"\n\nof {usage.prompt_tokens} prompt tokens, {usage.cached_tokens} were cached")
         sgl.set_default_backend(None)
 

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 EXPECTED = {
-    "quickstart.py": [r"fact: +\S", r"legs: +\d+ \(int\)", r"home: +(in water|on land)", r"cached"],
+    "quickstart.py": [r"fact: +\S", r"year: +\d{4} \(int\)", r"home: +(in|on) ", r"cached"],
     "json_extraction.py": [r"Person\(name='.*北京|Person\(name='王伟'", r"Person\(.*'London'\)"],
     "parallel_branches.py": [
         r"most important: (diet|sleep|exercise)",
