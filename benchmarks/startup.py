@@ -77,6 +77,8 @@ def main() -> None:
         cases["llama-cpp-python"] = (LLAMA, {"GGUF": gguf})
     except ImportError:
         print("llama-cpp-python isn't installed: without it")
+    for case in cases.values():
+        run(*case)  # what is made at the first start is there at the others
     results: dict[str, list[tuple[float, float, bool]]] = {name: [] for name in cases}
     for _ in range(options.repeats):
         for name, case in cases.items():
