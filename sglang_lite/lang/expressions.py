@@ -146,11 +146,8 @@ def gen(
 def checked_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are set, each validated and normalised as :class:`SamplingParams` does."""
     given = {key: value for key, value in fields.items() if value is not None}
-    params = SamplingParams.from_dict(
-        {key: value for key, value in given.items() if key != "min_new_tokens"}
-        | ({"max_new_tokens": None} if "max_new_tokens" not in given else {})
-        | {key: value for key, value in given.items() if key == "min_new_tokens"}
-    )
+    # No limit of its own: the backend's counts, not the default of SamplingParams.
+    params = SamplingParams.from_dict({"max_new_tokens": None} | given)
     return {key: getattr(params, key) for key in given}
 
 
