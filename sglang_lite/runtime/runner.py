@@ -8,7 +8,7 @@ of them (penalties, masks).  On a CPU every part is done when it returns.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,9 @@ from sglang_lite.runtime.logprobs import SCORE_ROWS, Scores, score, to_host
 from sglang_lite.runtime.models.base import Model
 from sglang_lite.runtime.request import LogprobLog, Request
 from sglang_lite.runtime.sampler import SamplingRow, sample
+
+# The longest that a request has masks made for it while the others of its batch wait, in seconds.
+PREFETCH_SECONDS = 5e-4
 
 Step = Mapping[Request, int]
 Sampler = Callable[[torch.Tensor, Sequence[SamplingRow]], torch.Tensor]
@@ -173,6 +176,7 @@ class StepRunner:
         for request in flight.requests:
             request.in_flight = 0
         if flight.ready is not None:
+            _prefetch_masks(flight.requests, flight.ready.query)
             flight.ready.synchronize()
         tokens = flight.arriving.tolist()
         if flight.scores is not None:
@@ -191,6 +195,19 @@ class StepRunner:
         flight, self._flight = self._flight, None
         for request in flight.requests if flight else ():
             request.in_flight = 0
+
+
+def _prefetch_masks(requests: Iterable[Request], arrived: Callable[[], bool]) -> None:
+    """While the tokens have not arrived, make masks that are likely to be needed after them."""
+    for request in requests:
+        if arrived():
+            return
+        if request.matcher is not None:
+            try:
+                request.matcher.prefetch(PREFETCH_SECONDS)
+            except Exception:
+                # It comes up again, and ends this request, if that mask is really needed.
+                continue
 
 
 def _index(numbers: Sequence[int], beside: torch.Tensor) -> torch.Tensor:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sglang_lite.constrained import GrammarCompiler
+from sglang_lite.constrained import GrammarCompiler, GrammarMatcher
 from sglang_lite.outputs import RequestOutput
+from sglang_lite.runtime import runner
 from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.runtime.request import Request
 from sglang_lite.sampling_params import SamplingParams
@@ -90,6 +93,43 @@ def test_overlap_changes_nothing(
             assert right["text"].startswith(got["text"])
         else:
             assert got == right
+
+
+class SlowEvent:
+    """A device that always takes longer than the host."""
+
+    def query(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_likely_masks_are_made_while_the_device_computes(
+    monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    fields = [
+        {"regex": "[b-d]{2,4} or else [0-9]+;", "seed": 3, "max_new_tokens": 40},
+        {"max_new_tokens": 5, "seed": 3},
+    ]
+    asked = [GenerateRequest((1, 2), SamplingParams.from_dict(each)) for each in fields]
+    expected = run(Bench(), asked, [])
+
+    made = []
+    prefetch = GrammarMatcher.prefetch
+
+    def counted(self: GrammarMatcher, seconds: float) -> int:
+        if broken:
+            raise MemoryError
+        made.append(prefetch(self, seconds))
+        return made[-1]
+
+    monkeypatch.setattr(GrammarMatcher, "prefetch", counted)
+    flight = functools.partial(runner.Flight, ready=SlowEvent())
+    monkeypatch.setattr(runner, "Flight", lambda *fields: flight(*fields[:-1]))
+    assert run(Bench(), asked, []) == expected
+    assert broken or sum(made) > 0
 
 
 def run(
