@@ -163,8 +163,10 @@ class Engine:
         """
         submitted_at = time.perf_counter()
         check_request(request, self.model_config.vocab_size, self.config)
-        constraint = request.sampling_params.constraint
-        grammar = None if constraint is None else self.compile(constraint)
+        grammar = None
+        if (constraint := request.sampling_params.constraint) is not None:
+            with self._loop.compiling():
+                grammar = self.compile(constraint)
         stream = self._loop.submit(request, grammar, submitted_at)
         # Whoever reads the stream needs the engine, even if no one else refers to it.
         stream.owner = self
@@ -211,7 +213,7 @@ class Engine:
         """:meth:`generate` for an event loop; with ``stream`` it returns an async iterator."""
         batch = native_api.Batch.of(call, self.tokenizer)
         streams = await self._submit_in_thread(batch.requests)
-        results = native_api.astream_results(batch, streams)
+        results = await native_api.astream_results(batch, streams)
         if call.stream:
             return results
         async for _ in results:

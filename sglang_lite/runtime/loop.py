@@ -5,6 +5,7 @@ Callers' threads only put messages into the inbox, set flags, and read counters.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import queue
@@ -13,7 +14,7 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,7 +54,8 @@ class EngineLoop:
         self.config = config
         # A list of requests, a (function, future) to answer, None to wake up, or STOP.
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may end a dropped stream, which aborts, anywhere.
+        self._lock = threading.RLock()
         self._live: dict[str, list[Request]] = {}
         self._live_samples = 0
         self._abort_wanted = False
@@ -92,6 +94,18 @@ class EngineLoop:
             raise
         self._inbox.put(requests)
         return stream
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Count a request among those whose constraint is being compiled."""
+        metrics = self.core.metrics
+        with self._lock:
+            metrics.compiling += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                metrics.compiling -= 1
 
     def _register(self, source: GenerateRequest, rid: str, stream: OutputStream) -> list[Request]:
         """Make the samples and note their name, if there is room for them."""

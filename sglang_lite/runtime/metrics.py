@@ -29,6 +29,8 @@ class Metrics:
         self.steps = 0
         self.idle = True
         self.last_step_at = time.monotonic()
+        # Requests whose constraint is being compiled, in their callers' threads.
+        self.compiling = 0
         self.requests = self.aborted = self.failed = self.rejected = 0
         self.prompt_tokens = self.cached_tokens = self.computed_tokens = 0
         self.generated_tokens = self.forced_tokens = 0
@@ -108,7 +110,7 @@ class Metrics:
         return {
             "num_running_reqs": len(scheduler.running),
             "num_queue_reqs": queued,
-            "num_grammar_queue_reqs": 0,
+            "num_grammar_queue_reqs": self.compiling,
             "num_retracted_reqs": scheduler.preempted_total,
             "max_total_num_tokens": pool.size,
             "kv_available_tokens": pool.free,

@@ -111,13 +111,21 @@ class Batch:
 def stream_results(batch: Batch, streams: Sequence[OutputStream]) -> Iterator[dict[str, Any]]:
     """What :meth:`Batch.take` makes of each output of any of the streams, as they come.
 
-    Ending early, or failing, aborts the requests.
+    Ending early, even before the first result, or failing, aborts the requests.
     """
+    results = _results(batch, streams)
+    # A generator that was never entered would skip its ``finally``.
+    next(results)
+    return results
+
+
+def _results(batch: Batch, streams: Sequence[OutputStream]) -> Iterator[dict[str, Any]]:
     news: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number, stream in enumerate(streams):
         stream.subscribe(partial(news.put, number))
     open_streams = set(range(len(streams)))
     try:
+        yield {}
         while open_streams:
             number = news.get()
             if number in open_streams:
@@ -135,12 +143,19 @@ async def astream_results(
     batch: Batch, streams: Sequence[OutputStream]
 ) -> AsyncIterator[dict[str, Any]]:
     """:func:`stream_results` for an event loop."""
+    results = _aresults(batch, streams)
+    await anext(results)
+    return results
+
+
+async def _aresults(batch: Batch, streams: Sequence[OutputStream]) -> AsyncIterator[dict[str, Any]]:
     loop = asyncio.get_running_loop()
     news: asyncio.Queue[int] = asyncio.Queue()
     for number, stream in enumerate(streams):
         stream.subscribe(partial(call_in, loop, partial(news.put_nowait, number)))
     open_streams = set(range(len(streams)))
     try:
+        yield {}
         while open_streams:
             number = await news.get()
             if number in open_streams:

@@ -213,6 +213,20 @@ def test_expectation_is_raised_by_a_preemption_and_decays() -> None:
     assert bench.scheduler.new_token_ratio < raised
 
 
+def test_a_token_in_flight_keeps_its_slot_when_reservations_are_taken_back() -> None:
+    bench = Bench(slots=400, disable_overlap_schedule=False)
+    request = bench.submit([1, 2, 3], 40)
+    for _ in range(5):
+        bench.step()
+    assert request.in_flight == 1
+    assert request.allocated > request.length
+    in_flight = int(request.slots[request.length - 1])
+    free = bench.scheduler.pool.size - request.length
+    assert bench.scheduler._make_room(free)
+    assert request.allocated == request.length
+    assert in_flight not in bench.scheduler.pool.allocate(free)
+
+
 @both_schedules
 def test_lookahead_keeps_each_sequence_in_one_run() -> None:
     """Eight requests that decode side by side must not interleave their slots."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from sglang_lite.constraint import Regex
-from sglang_lite.errors import EngineError
+from sglang_lite.constraint import Constraint, Regex
+from sglang_lite.errors import ConstraintError, EngineError
 from sglang_lite.runtime.engine import Engine
 from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.sampling_params import SamplingParams
@@ -21,6 +22,7 @@ from tests.runtime.toy import (
     ids_of,
     request,
     toy_engine,
+    wait_for,
     wait_until_idle,
 )
 
@@ -98,6 +100,64 @@ def test_leaving_an_async_stream_aborts(engine: Engine) -> None:
     asyncio.run(main())
     wait_until_idle(engine)
     assert engine.stats()["num_aborted_requests_total"] == 1
+
+
+def test_a_result_iterator_that_is_never_read_aborts(engine: Engine) -> None:
+    endless = {"max_new_tokens": 1500, "ignore_eos": True}
+    results = engine.generate(["a", "b"], endless, stream=True)
+    del results
+    wait_until_idle(engine)
+    results = engine.generate("c", endless, stream=True)
+    results.close()
+    wait_until_idle(engine)
+    assert engine.stats()["num_aborted_requests_total"] == 3
+    texts = [result["text"] for result in engine.generate("d", greedy(3), stream=True)]
+    assert all(texts), "nothing comes before the first token"
+
+
+def test_an_async_result_iterator_that_is_never_read_aborts(engine: Engine) -> None:
+    endless = {"max_new_tokens": 1500, "ignore_eos": True}
+
+    async def main() -> None:
+        results = await engine.async_generate("a", endless, stream=True)
+        del results
+        await asyncio.to_thread(wait_until_idle, engine)
+        results = await engine.async_generate("b", endless, stream=True)
+        await results.aclose()
+        await asyncio.to_thread(wait_until_idle, engine)
+        await engine.async_generate("c", endless, stream=True)
+
+    asyncio.run(main())
+    wait_until_idle(engine)
+    assert engine.stats()["num_aborted_requests_total"] == 3
+
+
+def test_requests_whose_constraint_compiles_are_counted(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, compile_it = threading.Event(), engine.compile
+
+    def slowly(constraint: Constraint) -> object:
+        assert go_on.wait(20)
+        return compile_it(constraint)
+
+    def counted() -> int:
+        return engine.stats()["num_grammar_queue_reqs"]
+
+    monkeypatch.setattr(engine, "compile", slowly)
+
+    async def main() -> None:
+        params = [greedy(5, regex="[ab]{3}"), greedy(5, json_schema={"type": "banana"})]
+        asked = [asyncio.ensure_future(engine.async_generate("x", each)) for each in params]
+        await asyncio.to_thread(wait_for, lambda: counted() == 2)
+        go_on.set()
+        result, error = await asyncio.gather(*asked, return_exceptions=True)
+        assert len(result["text"]) == 3
+        assert isinstance(error, ConstraintError)
+
+    assert counted() == 0
+    asyncio.run(main())
+    assert counted() == 0
 
 
 def test_a_constraint_is_obeyed_and_its_end_is_a_stop(engine: Engine) -> None:
