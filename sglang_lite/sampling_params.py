@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,8 @@ class SamplingParams:
       ``repetition_penalty`` in (0, 2] counts prompt and generated tokens.
     * ``stop``: texts that end the generation and are cut off, unless ``no_stop_trim``;
       ``stop_token_ids`` likewise; ``stop_regex``: patterns that end it.
+    * ``skip_special_tokens``: control tokens have no text.  ``spaces_between_special_tokens`` is
+      for remote servers with slow tokenizers; those that the engine loads put no spaces anywhere.
     * ``ignore_eos``: go on after an end-of-sequence token.
     * ``seed``: same seed, same text, whatever else runs beside; None draws one.
     * ``logit_bias``: token id to a number in [-100, 100] added to its logit.
@@ -148,8 +151,9 @@ def _integer(name: str, value: Any, low: int, high: int | None = None) -> None:
 def _number(name: str, value: Any, low: float, high: float, open_low: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidRequest(name, value, "a number")
-    ok = (low < value if open_low else low <= value) and value <= high and math.isfinite(value)
-    if not ok:
+    inside = (low < value if open_low else low <= value) and value <= high
+    # An integer may be larger than any finite number of floating point.
+    if not inside or not value <= sys.float_info.max:
         left, right = "(" if open_low else "[", "]" if math.isfinite(high) else ")"
         raise InvalidRequest(name, value, f"a finite number in {left}{low:g}, {high:g}{right}")
 
@@ -189,8 +193,11 @@ def _bias(value: Any) -> tuple[tuple[int, float], ...]:
     biases: dict[int, float] = {}
     try:
         for key, bias in pairs:
+            # JSON's keys are texts; what int() would cut off is no id.
+            if isinstance(key, (float, bool)) or isinstance(bias, (str, bool)):
+                raise TypeError
             biases[int(key)] = float(bias)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidRequest("logit_bias", value, accepted) from None
     if any(token < 0 or not -100 <= bias <= 100 for token, bias in biases.items()):
         raise InvalidRequest("logit_bias", value, accepted)

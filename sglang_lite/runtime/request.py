@@ -181,7 +181,8 @@ class Request:
         """How the next token is to be chosen."""
         params = self.params
         row = SamplingRow(
-            temperature=0.0 if params.greedy else params.temperature,
+            # Beyond the bound all tokens are equally likely; single precision holds no more.
+            temperature=0.0 if params.greedy else min(params.temperature, 1e30),
             top_k=params.top_k if params.top_k > 0 else -1,
             top_p=params.top_p,
             min_p=params.min_p,

@@ -161,7 +161,9 @@ def adjust(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
     ]
     if repeated:
         ids = send(np.concatenate([ids for ids, _ in repeated]), device)
-        factors = np.repeat([factor for _, factor in repeated], [len(ids) for ids, _ in repeated])
+        # Smaller ones would be zero or make logits infinite in single precision.
+        bounded = [max(factor, 1e-30) for _, factor in repeated]
+        factors = np.repeat(bounded, [len(ids) for ids, _ in repeated])
         values, by = flat[ids], send(factors.astype(np.float32), device)
         flat[ids] = torch.where(values > 0, values / by, values * by)
     added = [(at + row.add[0], row.add[1]) for at, row in changes if row.add]

@@ -77,6 +77,25 @@ def test_a_temperature_near_zero_is_greedy_and_finite(engine: Engine, temperatur
     assert engine.generate("Hello", params)["output_ids"] == expected
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 1e300},
+        {"temperature": 1e39, "regex": "[a-z]{9}", "top_p": 0.5},
+        {"temperature": 1e39, "min_p": 0.1, "top_k": 3},
+        {"top_p": 1e-50},
+        {"min_p": 1.0},
+        {"repetition_penalty": 1e-45},
+        {"max_new_tokens": 10**30, "stop": ["a", "b", "c"]},
+    ],
+)
+def test_the_ends_of_every_range_give_text(engine: Engine, fields: dict) -> None:
+    """What is accepted works, also where single precision has no such number."""
+    params = {"temperature": 1.0, "seed": 1, "max_new_tokens": 9, **fields}
+    assert len(engine.generate("Hello", params)["output_ids"]) == 9 or "stop" in fields
+
+
 # nano-vllm PR 39
 @pytest.mark.parametrize("uniform", [2.0**-54, 0.5, 1 - 2.0**-53])
 def test_the_ends_of_the_noise_give_possible_tokens(uniform: float) -> None:
