@@ -94,7 +94,8 @@ class Metrics:
         usage = request.usage
         usage.completion_tokens = request.output_len
         usage.e2e_s = now - request.submitted_at
-        usage.queue_s = (request.started_at or now) - request.submitted_at
+        started = request.started_at or now
+        usage.queue_s = max(started - request.submitted_at - usage.compile_s, 0.0)
         if request.first_token_at is not None:
             usage.ttft_s = request.first_token_at - request.submitted_at
         self.requests += 1
