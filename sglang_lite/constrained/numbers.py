@@ -153,7 +153,9 @@ class _Number(Automaton):
         )
         self._live: dict[_Reading, bool] = {}
         super().__init__("start")
-        if not self._first(False) and not self._first(True):
+        # An interval wider than the divisor holds a multiple of it: no search for the first digit.
+        wide = low is None or high is None or high.value - low.value > (divisor or 0)
+        if not wide and not self._first(False) and not self._first(True):
             raise EmptyLanguage("no number satisfies the conditions")
 
     def _side(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_lite.constrained.automaton import EmptyLanguage
+from sglang_lite.constrained.automaton import Automaton, EmptyLanguage
 from sglang_lite.constrained.numbers import number_automaton, number_dfa
 from sglang_lite.errors import GrammarTooComplex
 
@@ -164,3 +164,39 @@ def test_values_that_are_no_bounds() -> None:
 def test_standard_terminals_are_singletons() -> None:
     assert number_dfa() is number_dfa()
     assert number_dfa(integer=True) is number_dfa(integer=True)
+
+
+@pytest.mark.parametrize("cap", [None, 1, 2])
+@pytest.mark.parametrize("integer", [False, True])
+def test_a_number_automaton_is_refused_or_has_a_text(integer: bool, cap: int | None) -> None:
+    values = [None, *map(Fraction, ("-15", "-0.1", "0", "0.05", "7", "99", "100"))]
+    divisors = [(), (Fraction(7),), (Fraction(3, 10),), (Fraction(250),)]
+    low_names, high_names = ("minimum", "exclusive_minimum"), ("maximum", "exclusive_maximum")
+    for low, high, below, above, multiple_of in itertools.product(
+        values, values, low_names, high_names, divisors
+    ):
+        bounds = {name: v for name, v in ((below, low), (above, high)) if v is not None}
+        conditions = {"integer": integer, **bounds, "multiple_of": multiple_of}
+        try:
+            automaton = number_automaton(**conditions, max_digits=cap)
+        except EmptyLanguage:
+            assert not any(allowed(text, conditions) for text in ("0", "-1", "7", "0.1", "250"))
+            continue
+        text = some_text(automaton)
+        assert text is not None and allowed(text, conditions), (text, conditions)
+
+
+def some_text(automaton: Automaton) -> str | None:
+    """A shortest text; None where no state that can be reached accepts."""
+    texts = {0: ""}
+    todo = [0]
+    for state in todo:
+        if automaton.accepts(state):
+            return texts[state]
+        partition, targets = automaton.arcs(state)
+        for letter in "-.0123456789":
+            target = targets[partition.class_of(ord(letter))]
+            if target >= 0 and target not in texts:
+                texts[target] = texts[state] + letter
+                todo.append(target)
+    return None

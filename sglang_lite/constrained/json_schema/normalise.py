@@ -210,6 +210,8 @@ class Normaliser:
     def _only_members(self, record: R.Record) -> R.Record | None:
         if isinstance(record, (R.Null, R.Boolean)) or record.values is None:
             return record
+        if record == type(record)(values=record.values):
+            return record  # nothing but a list
         listed = {
             mark: value
             for mark, value in record.values.items()
