@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence as Seq
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,52 @@ class TextDFA(ByteDFA):
             return self.number(near(key, horizon))
         node, targets = key
         return self.number((node, tuple(t if t == DEAD else near(t, horizon) for t in targets)))
+
+    def twins(self, one: int, other: int, met: Seq[int]) -> list[int] | None:
+        """See :class:`ByteDFA`; compared by characters, of which there are far fewer than bytes."""
+        here, there = self._keys[one], self._keys[other]
+        if not isinstance(here, int) or not isinstance(there, int):
+            return None
+        keys = [self._keys[state] for state in met]
+        image = self._images(here, there, {key for key in keys if isinstance(key, int)})
+        if image is None:
+            return None
+        found = []
+        for state, key in zip(met, keys, strict=True):
+            if isinstance(key, int):
+                found.append(self.number(image[key]))
+            elif key in ("open", "close"):
+                found.append(state)
+            else:
+                targets = tuple([t if t == DEAD else image[t] for t in key[1]])
+                found.append(self.number((key[0], targets)))
+        return found if len(set(found)) == len(found) else None
+
+    def _images(self, here: int, there: int, met: set[int]) -> dict[int, int] | None:
+        """Images of ``met`` and of where its arcs lead; any other state may differ in all else."""
+        automaton = self.automaton
+        image: dict[int, int] = {}
+        work = [(here, there)]
+        while work:
+            one, other = work.pop()
+            if one in image:
+                if image[one] != other:
+                    return None
+                continue
+            image[one] = other
+            if one not in met:
+                continue
+            ours, theirs = automaton.arcs(one), automaton.arcs(other)
+            if automaton.accepts(one) != automaton.accepts(other):
+                return None
+            if ours.partition is not theirs.partition:
+                return None
+            for pair in zip(ours.targets, theirs.targets, strict=True):
+                if DEAD not in pair:
+                    work.append(pair)
+                elif pair != (DEAD, DEAD):
+                    return None
+        return image
 
     def matches(self, text: bytes) -> bool:
         """True where exactly these bytes are in the language."""

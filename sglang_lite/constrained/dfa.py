@@ -98,3 +98,12 @@ class ByteDFA(Protocol):
         States whose counters are far from their bounds share their token tables that way.
         """
         return state
+
+    def twins(self, one: int, other: int, met: Seq[int]) -> list[int] | None:
+        """For each state of ``met`` its image, if ``other`` does there what ``one`` does.
+
+        ``met`` are the states that a set of byte sequences leads through from ``one``.  From
+        ``other`` they then lead through the images, one to one, and are refused and accepted alike.
+        None where that is not so, or not known.
+        """
+        return None

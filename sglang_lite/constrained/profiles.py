@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sglang_lite.constrained.ir import Bound
+from sglang_lite.constrained.ir import Bound, ByteDFA
 from sglang_lite.constrained.levels import ByteTrie, ClassTrie, Flags
 from sglang_lite.constrained.tables import Row
 from sglang_lite.constrained.trie import Int32
@@ -38,12 +39,14 @@ class Profile:
             self.trie = self.tables.bytes
             states = table.swept(self.trie, state)
         self.states = states
+        self._reaches: dict[bytes, Reach] = {}
         # Index -1, the last, stands for nodes that are not reached.
         count = int(states.max()) + 2
         met = np.zeros(count, np.bool_)
         met[states] = True
         flags = np.zeros(count, np.bool_)
-        for known in np.flatnonzero(met[:-1]).tolist():
+        self._met: list[int] = np.flatnonzero(met[:-1]).tolist()
+        for known in self._met:
             flags[known] = boundary(known)
         self.boundary: Flags = flags[states]
         self.boundary[0] = False
@@ -57,12 +60,23 @@ class Profile:
         used[keys] = True
         self._index = (np.cumsum(used) - 1)[keys]
         self.pairs = [divmod(key, width) for key in np.flatnonzero(used).tolist()]
-
-    @property
-    def size_bytes(self) -> int:
+        arrays = (states, self.boundary, self.chars, self.accepts, self._live, self._index)
+        self.size_bytes = sum(array.nbytes for array in arrays) + 100 * len(self.pairs)
         """Approximate memory."""
-        arrays = (self.states, self.boundary, self.chars, self.accepts, self._live, self._index)
-        return sum(array.nbytes for array in arrays) + 100 * len(self.pairs)
+
+    def twin(self, dfa: ByteDFA, state: int) -> Profile | None:
+        """The profile of ``state``, if no token tells it from the state that was walked.
+
+        A count far from its bounds makes a state of its own, but changes only the names of those
+        that follow.
+        """
+        images = dfa.twins(int(self.states[0]), state, self._met)
+        if images is None:
+            return None
+        found, image = copy(self), dict(zip(self._met, images, strict=True))
+        found.pairs = [(image[at], chars) for at, chars in self.pairs]
+        found.size_bytes = 400 + 100 * len(self.pairs)
+        return found
 
     def fitting(self, bound: Bound) -> Flags:
         """Which of :attr:`pairs` fit into ``bound``."""
@@ -80,7 +94,17 @@ class Profile:
         return fits
 
     def reach(self, fits: Flags) -> Reach:
-        """Insides and exits if only those of :attr:`pairs` count that are set in ``fits``."""
+        """Insides and exits if only those of :attr:`pairs` count that are set in ``fits``.
+
+        Mostly all are, so it is remembered, for all twins.
+        """
+        key = fits.tobytes()
+        found = self._reaches.get(key)
+        if found is None:
+            found = self._reaches.setdefault(key, self._reach(fits))
+        return found
+
+    def _reach(self, fits: Flags) -> Reach:
         kept = np.zeros(self.trie.count + 1, np.bool_)
         kept[self._live] = fits[self._index]
         exits = np.flatnonzero(kept[:-1] & self.accepts).astype(np.int32)

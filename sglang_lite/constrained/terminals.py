@@ -40,6 +40,9 @@ FEW_NODES = 120
 FEW_HELD = 4000
 """Nodes whose ids are gathered one by one; for more, every id asks for its node."""
 
+LAST_WALKED = 4
+"""So many profiles are compared with a new state before it is walked, too."""
+
 NONE = np.zeros(0, np.int32)
 
 
@@ -56,6 +59,7 @@ class TerminalTable:
         self._measures: dict[tuple[Place, int, int], Measure] = {}
         self._loop: TerminalTable | None = None
         self._profiles: dict[int, Profile] = {}
+        self._walked: tuple[Profile, ...] = ()
         self._live: dict[int, tuple[tuple[int, int, bool], ...]] = {}
         self._endings: dict[int, tuple[Levels, Int32]] = {}
         self.by_byte = ByteMoves(dfa)
@@ -86,6 +90,7 @@ class TerminalTable:
         for memo in (self._scans, self._reaches, self._measures, self._profiles, self._endings):
             memo.clear()
         self._live.clear()
+        self._walked = ()
         # Whoever is reading the arrays has them at hand.
         self.by_byte, self._by_class, self._charged = ByteMoves(self.dfa), None, 0
 
@@ -262,7 +267,12 @@ class TerminalTable:
         """State and characters of every node from the root; memoised."""
         found = self._profiles.get(state)
         if found is None:
-            found = self._profiles.setdefault(state, Profile(self, state, boundary))
+            twins = (known.twin(self.dfa, state) for known in self._walked)
+            found = next((twin for twin in twins if twin is not None), None)
+            if found is None:
+                found = Profile(self, state, boundary)
+                self._walked = (found, *self._walked[: LAST_WALKED - 1])
+            found = self._profiles.setdefault(state, found)
             self.charge(found.size_bytes)
         return found
 

@@ -173,6 +173,40 @@ def test_near_states_do_the_same_with_short_texts(pattern: str, maximum: int | N
     assert shared
 
 
+@pytest.mark.parametrize("encoding", ["utf8", "json"])
+@pytest.mark.parametrize(
+    "pattern", ["^([^ ]+ +){0,9}[^ ]+$", "^(a|bb){3,12}c$", "^a*b{0,9}$", "^[ab]{7}(é{0,5}|c)$"]
+)
+def test_twins_do_the_same_with_the_texts_that_were_walked(pattern: str, encoding: str) -> None:
+    dfa = text_dfa(search(pattern), encoding, encoding == "json")
+
+    def walked(state: int) -> dict[bytes, int]:
+        """All texts of up to three characters with what they lead to."""
+        found, work = {b"": state}, [b""]
+        for text in work:
+            for char in (b"a", b"b", b"c", b" ", "é".encode(), b'"') if len(text) < 3 else ():
+                target = found[text]
+                for byte in char:
+                    target = dfa.step(target, byte) if target != DEAD else DEAD
+                found[text + char] = target
+                if target != DEAD:
+                    work.append(text + char)
+        return found
+
+    states, shared = [state for state in explored(dfa) if dfa.bound(state) is None], 0
+    for one in states:
+        ours = walked(one)
+        met = sorted(set(ours.values()) - {DEAD})
+        for other in states:
+            images = dfa.twins(one, other, met)
+            if images is not None:
+                image = dict(zip(met, images, strict=True)) | {DEAD: DEAD}
+                assert walked(other) == {text: image[state] for text, state in ours.items()}
+                assert all(dfa.accepts(a) == dfa.accepts(b) for a, b in image.items() if a != DEAD)
+                shared += one != other
+    assert shared
+
+
 def test_finite_languages_are_enumerated() -> None:
     assert full_match("(a|b)c?|é").enumerate(10) == ["a", "ac", "b", "bc", "é"]
     assert full_match("(a|b)c?|é").enumerate(4) is None

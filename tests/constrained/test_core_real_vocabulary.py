@@ -21,12 +21,21 @@ SCHEMAS = [
         },
         "required": ["name", "code"],
     },
+    {
+        "type": "object",
+        "properties": {
+            "few": {"type": "string", "pattern": "^(\\S+\\s+){0,9}\\S+$", "maxLength": 40},
+            "many": {"type": "string", "pattern": "^(\\S+\\s+){0,49}\\S+$", "maxLength": 60},
+        },
+        "required": ["few", "many"],
+    },
     {"type": "array", "items": {"type": ["number", "null"], "minimum": -1}, "minItems": 2},
 ]
 
 TEXTS = [
     '{"name": "Zoë \\n", "date": "2024-02-29", "code": "ab-12efing", "note": "a b x", '
     '"tags": ["red", "blue"]}',
+    '{"few": "a b c d e f g h i j", "many": "one two three four, five six é seven \\n eight ni"}',
     "[null, -0.5, 12e3, 7]",
 ]
 
