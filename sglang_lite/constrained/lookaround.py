@@ -53,29 +53,12 @@ class _LookAutomaton(Automaton):
         self._behinds: list[Look] = []
         _collect_behinds(node, self._behinds)
         self._ahead: dict[int, frozenset[Thread]] = {}
-        self._lengths: dict[frozenset[Thread], int] = {}
         trackers = tuple(self._started(seq((ANY_TEXT, look.item))) for look in self._behinds)
         super().__init__((trackers, self._started(node)))
 
     def hint(self, state: int) -> int:
-        """The length that the thread nearest to its end, and to all that it owes, needs at least.
-
-        Look-behind and what must not match are left aside.
-        """
-        return self._least(self._keys[state][1])
-
-    def _least(self, threads: frozenset[Thread]) -> int:
-        known = self._lengths.get(threads)
-        if known is None:
-            known = self._lengths[threads] = min(
-                max(
-                    self._frames.shortest(thread.frame),
-                    *(self._least(o.threads) for o in thread.obligations if not o.negative),
-                    0,
-                )
-                for thread in threads
-            )
-        return known
+        """The length of the shortest text that is left, look-around aside."""
+        return min(self._frames.shortest(thread.frame) for thread in self._keys[state][1])
 
     def _started(self, node: Node) -> frozenset[Thread]:
         return frozenset((Thread(self._frames.number(node, 0, END), NOTHING_OWED),))
