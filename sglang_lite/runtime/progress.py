@@ -5,6 +5,8 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sglang_lite.errors import EngineError
 from sglang_lite.outputs import FinishReason, Logprobs, RequestOutput
 from sglang_lite.runtime.request import LogprobLog, Request
@@ -38,19 +40,22 @@ def accept(request: Request, token: int) -> None:
 def _follow_grammar(request: Request) -> None:
     """Append the tokens that the grammar leaves no choice about, and prepare the next mask.
 
-    A request for log probabilities samples them instead, from a mask of one: the model's opinion
-    on each token is wanted.
+    A request for log probabilities samples them instead, each from a mask of one: the model's
+    opinion on the very same tokens is wanted.
     """
     assert request.matcher is not None
-    if request.logprobs is None:
-        for forced in request.matcher.find_forced_tokens(request.remaining):
-            _take(request, forced)
-            request.usage.forced_tokens += 1
-            if request.finish_reason is not None:
-                return
+    if not request.forced:
+        request.forced = request.matcher.find_forced_tokens(request.remaining)
+    while request.forced and request.logprobs is None:
+        _take(request, request.forced.pop(0))
+        request.usage.forced_tokens += 1
+        if request.finish_reason is not None:
+            return
     if not request.fill_mask():
         # Only an end is possible, so there is nothing to ask the model.
         request.finish_reason = FinishReason("stop")
+    elif request.forced:
+        request.allowed = np.array([request.forced.pop(0)])
 
 
 def _take(request: Request, token: int) -> None:

@@ -104,6 +104,8 @@ class Request:
         self.output_counts: Counter[int] | None = Counter() if penalised else None
         self.seen_ids = set(source.input_ids) if params.repetition_penalty != 1.0 else None
         self.allowed: np.ndarray | None = None
+        # What is left of a run of tokens that the grammar leaves no choice about.
+        self.forced: list[int] = []
 
         self.logprobs: LogprobLog | None = None
         if source.return_logprob:

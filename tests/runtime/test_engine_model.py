@@ -125,3 +125,25 @@ def test_logprobs_equal_those_of_transformers(engine: Engine, prompts: list) -> 
         assert entry[0] == pytest.approx(row[tokens[position]].item(), abs=2e-3)
         assert [t[0] for t in top] == pytest.approx(row.topk(3).values.tolist(), abs=2e-3)
         assert [c[0] for c in ids] == pytest.approx(row[[5, 7]].tolist(), abs=2e-3)
+
+
+def test_forced_text_equals_sampled_text(engine: Engine, prompts: list) -> None:
+    """Whether or not log probabilities are asked for, and cut as the tokenizer would cut it."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "topic_of_question": {"enum": ["science", "geography", "poetry", "arithmetic"]},
+            "number_of_words": {"type": "integer", "minimum": 0, "maximum": 99},
+        },
+        "required": ["topic_of_question", "number_of_words"],
+        "additionalProperties": False,
+    }
+    params = {"temperature": 0, "max_new_tokens": 60, "json_schema": schema}
+    forced = engine.generate(input_ids=prompts, sampling_params=params)
+    sampled = engine.generate(input_ids=prompts, sampling_params=params, return_logprob=True)
+    assert [r["output_ids"] for r in forced] == [r["output_ids"] for r in sampled]
+    assert [r["text"] for r in forced] == [r["text"] for r in sampled]
+    assert all(r["meta_info"]["forced_tokens"] >= 6 for r in forced)
+    assert not any(r["meta_info"]["forced_tokens"] for r in sampled)
+    key = engine.tokenizer.encode('"topic_of_question')
+    assert all(key[1:] == r["output_ids"][3 : 2 + len(key)] for r in forced)
