@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sglang_lite.constrained.tables import Tables
 from sglang_lite.constrained.trie import Trie
 from sglang_lite.errors import InvalidRequest, UnsupportedModel
+from sglang_lite.token_pieces import byte_level, piece_reader, sentencepiece
 
 Encode = Callable[[str], Sequence[int]]
 
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_SPACE = "▁"
 # Bytes that occur in well-formed UTF-8; a vocabulary need not be able to write the others.
 _UTF8 = frozenset(range(0x80)) | frozenset(range(0x80, 0xC0)) | frozenset(range(0xC2, 0xF5))
 
@@ -143,12 +140,12 @@ class Vocabulary:
         special = [i for i, type_ in enumerate(types) if type_ in (2, 3, 5)]
         if kind == "gpt2":
             tokens = [
-                piece.encode() if type_ == 4 else _byte_level(piece)
+                piece.encode() if type_ == 4 else byte_level(piece)
                 for piece, type_ in zip(pieces, types, strict=True)
             ]
         else:
             tokens = [
-                piece.encode() if type_ == 4 else _sentencepiece(piece, type_ == 6)
+                piece.encode() if type_ == 4 else sentencepiece(piece, type_ == 6)
                 for piece, type_ in zip(pieces, types, strict=True)
             ]
         names = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -180,52 +177,12 @@ class _TiktokenEncode:
         return ids
 
 
-@functools.cache
-def _byte_of_char() -> dict[str, int]:
-    """GPT-2's spelling of bytes as printable characters, inverted.
-
-    Printable Latin-1 stands for itself; the other bytes are, in order, the characters from 256 up.
-    """
-    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    hidden = [byte for byte in range(256) if byte not in visible]
-    table = {chr(byte): byte for byte in visible}
-    table.update({chr(256 + index): byte for index, byte in enumerate(hidden)})
-    return table
-
-
-def _byte_level(piece: str) -> bytes:
-    table = _byte_of_char()
-    try:
-        return bytes([table[char] for char in piece])
-    except KeyError:
-        return piece.encode()
-
-
-def _sentencepiece(piece: str, is_byte: bool) -> bytes:
-    match = _BYTE_TOKEN.fullmatch(piece) if is_byte else None
-    return bytes([int(match[1], 16)]) if match else piece.replace(_SPACE, " ").encode()
-
-
 def _read_tokenizers(backend: Any) -> tuple[list[bytes], list[int]]:
-    model, decoder = type(backend.model).__name__, _state(backend.decoder)
-    before = _state(backend.pre_tokenizer)
-    added = backend.get_added_tokens_decoder()
+    read, added = piece_reader(backend), backend.get_added_tokens_decoder()
     vocabulary = backend.get_vocab(with_added_tokens=False)
-    size = 1 + max([*vocabulary.values(), *added], default=-1)
-    tokens = [b""] * size
-    fallback = bool(getattr(backend.model, "byte_fallback", False))
-    if "ByteLevel" in decoder or (not decoder and "ByteLevel" in before):
-        for piece, token in vocabulary.items():
-            tokens[token] = _byte_level(piece)
-    elif _SPACE in decoder or "Metaspace" in decoder or "ByteFallback" in decoder:
-        fallback = fallback or "ByteFallback" in decoder
-        for piece, token in vocabulary.items():
-            tokens[token] = _sentencepiece(piece, fallback)
-    else:
-        raise UnsupportedModel(
-            f"a {model} tokenizer with decoder {sorted(decoder) or None}: its tokens have no fixed "
-            "bytes; byte-level BPE and SentencePiece tokenizers work"
-        )
+    tokens = [b""] * (1 + max([*vocabulary.values(), *added], default=-1))
+    for piece, token in vocabulary.items():
+        tokens[token] = read(piece)
     for token, piece in added.items():
         tokens[token] = piece.content.encode()
     special = [token for token, piece in added.items() if piece.special]
@@ -233,24 +190,6 @@ def _read_tokenizers(backend: Any) -> tuple[list[bytes], list[int]]:
     if unknown in vocabulary:
         special.append(vocabulary[unknown])
     return tokens, special
-
-
-def _state(component: Any) -> frozenset[str]:
-    """The types in a decoder or pre-tokenizer, and the space mark if it names it."""
-    if component is None:
-        return frozenset()
-    found: set[str] = set()
-    work: list[Any] = [json.loads(component.__getstate__())]
-    while work:
-        item = work.pop()
-        if isinstance(item, dict):
-            found.update(item[key] for key in ("type",) if isinstance(item.get(key), str))
-            work += item.values()
-        elif isinstance(item, list):
-            work += item
-        elif item == _SPACE:
-            found.add(_SPACE)
-    return frozenset(found)
 
 
 def _read_tiktoken(encoding: Any) -> tuple[list[bytes], list[int]]:
@@ -266,7 +205,7 @@ def _read_tiktoken(encoding: Any) -> tuple[list[bytes], list[int]]:
 
 def _read_sentencepiece(processor: Any) -> tuple[list[bytes], list[int]]:
     size = processor.get_piece_size()
-    tokens = [_sentencepiece(processor.id_to_piece(i), processor.is_byte(i)) for i in range(size)]
+    tokens = [sentencepiece(processor.id_to_piece(i), processor.is_byte(i)) for i in range(size)]
     special = [
         i
         for i in range(size)

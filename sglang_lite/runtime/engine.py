@@ -7,6 +7,7 @@ the work itself happens in :mod:`sglang_lite.runtime.loop`, on the engine's own 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import inspect
@@ -15,7 +16,6 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 from sglang_lite.constraint import Constraint
@@ -23,7 +23,7 @@ from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime import native_api
 from sglang_lite.runtime.config import EngineConfig, kv_slots
 from sglang_lite.runtime.engine_args import EngineArgs, refuse_loading_options
-from sglang_lite.runtime.loop import EngineLoop
+from sglang_lite.runtime.late_compiler import LateCompiler
 from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.runtime.output_stream import OutputStream
 from sglang_lite.runtime.tokenizer import Tokenizer
@@ -31,8 +31,8 @@ from sglang_lite.runtime.validation import check_request
 
 if TYPE_CHECKING:
     from sglang_lite.constrained import CompiledGrammar, GrammarCompiler
+    from sglang_lite.runtime.loop import EngineLoop
     from sglang_lite.runtime.models.base import Model
-    from sglang_lite.runtime.models.config import ModelConfig
 
 log = logging.getLogger("sglang_lite")
 
@@ -81,9 +81,11 @@ class Engine:
     @_takes(EngineArgs)
     def __init__(self, args: EngineArgs) -> None:
         # Torch and the kernels are imported when an engine is made, not with the package.
-        from sglang_lite.runtime.default_model import resolve_model_path
-        from sglang_lite.runtime.models.config import ModelConfig
-        from sglang_lite.runtime.models.loader import load_model, resolve_device, resolve_dtype
+        with _uncollected():
+            import sglang_lite.runtime.loop  # noqa: F401
+            from sglang_lite.runtime.default_model import resolve_model_path
+            from sglang_lite.runtime.models.config import ModelConfig
+            from sglang_lite.runtime.models.loader import load_model, resolve_device, resolve_dtype
 
         log.setLevel(args.log_level.upper())
         folder = resolve_model_path(args.model_path)
@@ -95,8 +97,6 @@ class Engine:
         # Checked before the weights are loaded, which takes a while.
         config = EngineConfig.of(args, model_config, slots, device)
         tokenizer = Tokenizer.from_pretrained(args.tokenizer_path or folder, args.chat_template)
-        # Beside the loading of the weights, which leaves a processor idle now and then.
-        self._prepare(tokenizer, model_config)
         model = load_model(
             folder,
             dtype=args.dtype,
@@ -105,7 +105,7 @@ class Engine:
             deterministic=args.deterministic,
             kv_slots=slots,
         )
-        self._start(model, config, args.served_model_name or folder.name)
+        self._start(model, tokenizer, config, args.served_model_name or folder.name)
 
     @classmethod
     def from_model(cls, model: Model, tokenizer: Tokenizer, **options: Any) -> Engine:
@@ -117,35 +117,33 @@ class Engine:
         engine = cls.__new__(cls)
         args = EngineArgs(**options)
         config = EngineConfig.of(args, model.config, model.kv_cache.slots, model.device)
-        engine._prepare(tokenizer, model.config)
-        engine._start(model, config, args.served_model_name or "model")
+        engine._start(model, tokenizer, config, args.served_model_name or "model")
         return engine
 
-    def _prepare(self, tokenizer: Tokenizer, model_config: ModelConfig) -> None:
-        """Have the tables for constraints made in another thread."""
-        tokenizer.extend(model_config.vocab_size, model_config.eos_token_ids)
-        self.tokenizer, self.model_config = tokenizer, model_config
-        self._compiler: Future[GrammarCompiler] = Future()
-        arguments = (tokenizer, self._compiler)
-        name = "sglang-lite-tables"
-        threading.Thread(target=_make_compiler, args=arguments, name=name, daemon=True).start()
+    def _start(
+        self, model: Model, tokenizer: Tokenizer, config: EngineConfig, served_model_name: str
+    ) -> None:
+        from sglang_lite.runtime.loop import EngineLoop
 
-    def _start(self, model: Model, config: EngineConfig, served_model_name: str) -> None:
+        tokenizer.extend(model.config.vocab_size, model.config.eos_token_ids)
+        self.tokenizer, self.model_config = tokenizer, model.config
         self.context_length = config.context_length
         self.served_model_name = served_model_name
         self.config = config
-        self._loop = EngineLoop(model, self.tokenizer, config)
-        # The weights and modules live as long as the process: the collector need not walk them.
+        self._loop = EngineLoop(model, tokenizer, config)
+        self._late = LateCompiler(tokenizer)
+        # The weights live as long as the process too.
         gc.collect()
         gc.freeze()
-        self._finalizer = weakref.finalize(self, self._loop.shutdown)
+        self._finalizer = weakref.finalize(self, _shut_down, self._loop, self._late)
+        self._late.start()
 
     # Requests
 
     @property
     def compiler(self) -> GrammarCompiler:
         """The compiler of constraints for this model's vocabulary; waits until there is one."""
-        return self._compiler.result()
+        return self._late.get()
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         """Compile a constraint, or take it from the cache; thread-safe.
@@ -294,17 +292,24 @@ def _abort(streams: Sequence[OutputStream]) -> None:
         stream.abort()
 
 
-def _make_compiler(tokenizer: Tokenizer, compiler: Future[GrammarCompiler]) -> None:
-    """Make the compiler, and then the tables that most JSON needs."""
-    from sglang_lite.constrained import GrammarCompiler
+def _shut_down(loop: EngineLoop, compiler: LateCompiler) -> None:
+    compiler.stop()
+    loop.shutdown()
 
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """What is made within lives as long as the process: the collector need not walk it.
+
+    Torch makes so many objects while it is imported that walking them takes a tenth of a second,
+    and as long whenever all of them are walked again.
+    """
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
     try:
-        made = GrammarCompiler(tokenizer.vocabulary)
-    except BaseException as error:
-        compiler.set_exception(error)
-        return
-    compiler.set_result(made)
-    try:
-        made.prepare()
-    except Exception:
-        log.exception("the tables for JSON could not be made beforehand")
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()

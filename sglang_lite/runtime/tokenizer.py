@@ -7,7 +7,7 @@ the caller says ``parse_special``.  So nobody's text can forge the end of a turn
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as Backend
 
 from sglang_lite.errors import InvalidRequest, ModelNotFound, UnsupportedModel
 from sglang_lite.runtime.chat_template import ChatTemplate
+from sglang_lite.token_pieces import token_reader
 
 if TYPE_CHECKING:
     from sglang_lite.constrained import Vocabulary
@@ -120,7 +121,7 @@ class Tokenizer:
         """The bytes that a token adds to a text; b"" for a control token that is skipped."""
         if id in self.special_ids:
             return b"" if skip_special_tokens else self.token_text(id).encode()
-        return self.vocabulary.token_bytes[id]
+        return b"" if id in self.eos_token_ids else self._token_bytes(id)
 
     def apply_chat_template(
         self,
@@ -188,6 +189,11 @@ class Tokenizer:
         # Forced text is plain text too: it must not become a control token.
         vocabulary.encode = self.encode
         return vocabulary
+
+    @cached_property
+    def _token_bytes(self) -> Callable[[int], bytes]:
+        """One token at a time: the first text need not wait for the vocabulary to be read."""
+        return token_reader(self.backend)
 
     def _id_of(self, name: str) -> int | None:
         token = self._named.get(name)

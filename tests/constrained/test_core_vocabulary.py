@@ -13,6 +13,7 @@ from sglang_lite.constrained import Vocabulary
 from sglang_lite.constrained.levels import ClassTrie, json_classes
 from sglang_lite.constrained.trie import Trie
 from sglang_lite.errors import InvalidRequest, UnsupportedModel
+from sglang_lite.token_pieces import token_reader
 from tests.constrained.core_vocabularies import byte_level
 
 
@@ -55,6 +56,17 @@ def test_without_byte_fallback_a_piece_spelled_so_is_text() -> None:
     tokenizer = bpe(["<unk>", "<0x41>", "▁x"], unk_token="<unk>")
     tokenizer.decoder = decoders.Metaspace()
     assert Vocabulary.from_tokenizer(tokenizer, eos_token_ids=[0]).token_bytes[1] == b"<0x41>"
+
+
+@pytest.mark.parametrize("decoder", [decoders.ByteLevel(), decoders.Metaspace()])
+def test_one_token_reads_like_the_whole_vocabulary(decoder: Any) -> None:
+    pieces = ["<unk>", "<0x41>", "▁x", "Ġa", "Ã©", "中"]
+    tokenizer = bpe(pieces, unk_token="<unk>", byte_fallback=True)
+    tokenizer.decoder = decoder
+    tokenizer.add_tokens([AddedToken("Ġé ▁", normalized=False)])
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, vocab_size=9, eos_token_ids=[5])
+    read = token_reader(tokenizer)
+    assert [b"" if id == 5 else read(id) for id in range(9)] == vocabulary.token_bytes
 
 
 def test_wordpiece_is_refused() -> None:

@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 
 from sglang_lite import cli
 from sglang_lite.errors import InvalidRequest
+from sglang_lite.runtime import late_compiler
 from sglang_lite.runtime.engine import Engine
 from sglang_lite.runtime.engine_args import EngineArgs, engine_options
+from sglang_lite.runtime.late_compiler import LateCompiler
 from tests.runtime.toy import ToyModel, toy_engine, toy_tokenizer
 
 
@@ -64,7 +66,31 @@ def test_a_loaded_model_is_not_loaded_otherwise() -> None:
         Engine.from_model(ToyModel(), toy_tokenizer(), dtype="float32")
 
 
-def test_the_constraint_tables_are_made_beforehand() -> None:
+def test_every_constraint_has_one_compiler() -> None:
     with toy_engine() as engine:
         assert engine.compiler is engine.compiler
         assert engine.compiler.vocabulary is engine.tokenizer.vocabulary
+
+
+def test_the_compiler_is_made_unasked_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_compiler, "SECONDS", 0.01)
+    tokenizer = toy_tokenizer()
+    late = LateCompiler(tokenizer)
+    late.start()
+    made_by(late)
+    assert "vocabulary" in vars(tokenizer)
+    assert late.get().vocabulary is tokenizer.vocabulary
+
+
+def test_without_a_wish_a_stopped_engine_makes_no_compiler() -> None:
+    with toy_engine() as engine:
+        late, tokenizer = engine._late, engine.tokenizer
+        engine.generate("ab", {"max_new_tokens": 2})
+    made_by(late)
+    assert "vocabulary" not in vars(tokenizer)
+
+
+def made_by(late: LateCompiler) -> None:
+    """Wait until it has made its compiler unasked, or never will."""
+    late._timer.join(timeout=4)
+    assert not late._timer.is_alive()

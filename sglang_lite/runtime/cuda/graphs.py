@@ -8,22 +8,25 @@ does not fit (a chunk of a prompt, more rows, more keys than the plan has room f
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
 from sglang_lite.runtime.attention.plan import MIN_SHARED_KEYS
-from sglang_lite.runtime.attention.triton import StaticPlan, TritonAttention
 from sglang_lite.runtime.batch import Batch, Row
 from sglang_lite.runtime.config import EngineConfig
 from sglang_lite.runtime.device import on
 from sglang_lite.runtime.engine_args import integers
 from sglang_lite.runtime.models.base import Model
+
+if TYPE_CHECKING:
+    from sglang_lite.runtime.attention.triton import StaticPlan, TritonAttention
 
 log = logging.getLogger("sglang_lite")
 
@@ -233,8 +236,12 @@ def with_decode_graphs(model: Model, config: EngineConfig) -> Model:
 
     That is on a CUDA device with our Triton attention; elsewhere it is the model itself.
     """
+    if model.device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return model
+    from sglang_lite.runtime.attention.triton import TritonAttention
+
     attention = getattr(model, "attention", None)
-    if model.device.type != "cuda" or not isinstance(attention, TritonAttention):
+    if not isinstance(attention, TritonAttention):
         return model
     graphed = GraphedModel(model, attention, wanted_sizes(config))
     return graphed if graphed.sizes else model
