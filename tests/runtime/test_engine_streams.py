@@ -132,6 +132,21 @@ def test_an_async_result_iterator_that_is_never_read_aborts(engine: Engine) -> N
     assert engine.stats()["num_aborted_requests_total"] == 3
 
 
+def test_a_stream_may_be_collected_while_the_loop_is_locked(engine: Engine) -> None:
+    """The garbage collector ends dropped streams in any thread, in the middle of anything."""
+    results = engine.generate("a", {"max_new_tokens": 1500, "ignore_eos": True}, stream=True)
+
+    def collect() -> None:
+        with engine._loop._lock:
+            results.close()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    wait_until_idle(engine)
+
+
 def test_requests_whose_constraint_compiles_are_counted(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
