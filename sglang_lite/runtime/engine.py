@@ -97,7 +97,8 @@ class Engine:
         # Checked before the weights are loaded, which takes a while.
         config = EngineConfig.of(args, model_config, slots, device)
         tokenizer = Tokenizer.from_pretrained(args.tokenizer_path or folder, args.chat_template)
-        model = load_model(
+        load = functools.partial(
+            load_model,
             folder,
             dtype=args.dtype,
             device=args.device,
@@ -105,7 +106,7 @@ class Engine:
             deterministic=args.deterministic,
             kv_slots=slots,
         )
-        self._start(model, tokenizer, config, args.served_model_name or folder.name)
+        self._start(load, tokenizer, config, args.served_model_name or folder.name)
 
     @classmethod
     def from_model(cls, model: Model, tokenizer: Tokenizer, **options: Any) -> Engine:
@@ -117,20 +118,25 @@ class Engine:
         engine = cls.__new__(cls)
         args = EngineArgs(**options)
         config = EngineConfig.of(args, model.config, model.kv_cache.slots, model.device)
-        engine._start(model, tokenizer, config, args.served_model_name or "model")
+        engine._start(lambda: model, tokenizer, config, args.served_model_name or "model")
         return engine
 
     def _start(
-        self, model: Model, tokenizer: Tokenizer, config: EngineConfig, served_model_name: str
+        self,
+        load: Callable[[], Model],
+        tokenizer: Tokenizer,
+        config: EngineConfig,
+        served_model_name: str,
     ) -> None:
         from sglang_lite.runtime.loop import EngineLoop
 
-        tokenizer.extend(model.config.vocab_size, model.config.eos_token_ids)
-        self.tokenizer, self.model_config = tokenizer, model.config
+        self._loop = EngineLoop(load, tokenizer, config)
+        model_config = self._loop.core.model.config
+        tokenizer.extend(model_config.vocab_size, model_config.eos_token_ids)
+        self.tokenizer, self.model_config = tokenizer, model_config
         self.context_length = config.context_length
         self.served_model_name = served_model_name
         self.config = config
-        self._loop = EngineLoop(model, tokenizer, config)
         self._late = LateCompiler(tokenizer)
         # The weights live as long as the process too.
         gc.collect()

@@ -46,10 +46,18 @@ WATCH_SECONDS = 60.0
 
 
 class EngineLoop:
-    """An :class:`EngineCore` and the thread that drives it."""
+    """An :class:`EngineCore` and the thread that drives it.
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, config: EngineConfig) -> None:
-        self.core = EngineCore(model, config, self._forget)
+    The thread makes the model too; what ``load`` raises is raised here.  OpenMP's helpers belong to
+    the thread that first computed with them, and where several threads have some, together more
+    than there are processors, they sleep between operators: a step takes half as long again.
+    """
+
+    core: EngineCore
+
+    def __init__(
+        self, load: Callable[[], Model], tokenizer: Tokenizer, config: EngineConfig
+    ) -> None:
         self.tokenizer = tokenizer
         self.config = config
         # A list of requests, a (function, future) to answer, None to wake up, or STOP.
@@ -62,8 +70,12 @@ class EngineLoop:
         self._arrivals = itertools.count()
         self._dead: BaseException | None = None
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sglang-lite-engine", daemon=True)
+        loaded: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(load, loaded), name="sglang-lite-engine", daemon=True
+        )
         self._thread.start()
+        loaded.result()
         watch = threading.Thread(target=self._watch, name="sglang-lite-watchdog", daemon=True)
         watch.start()
 
@@ -178,7 +190,13 @@ class EngineLoop:
 
     # The engine's thread
 
-    def _run(self) -> None:
+    def _run(self, load: Callable[[], Model], loaded: Future[None]) -> None:
+        try:
+            self.core = EngineCore(load(), self.config, self._forget)
+        except BaseException as error:
+            loaded.set_exception(error)
+            return
+        loaded.set_result(None)
         try:
             with torch.inference_mode(), on(self.core.model.device):
                 while self._take_in():
