@@ -99,6 +99,7 @@ class EngineCore:
         for request in step:
             request.started_at = request.started_at or started
         launched = self.runner.launch(step)
+        self.metrics.launched(step)
         for request in step:
             if request.prefilling or request.protected < request.prompt_len:
                 self.scheduler.checkpoint(request)

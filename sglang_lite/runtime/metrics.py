@@ -51,13 +51,15 @@ class Metrics:
         """Count tokens handed to a reader."""
         self.generated_tokens += tokens
 
+    def launched(self, step: Mapping[Request, int]) -> None:
+        """Count tokens that are computed, before anyone can have received what they lead to."""
+        self.computed_tokens += sum(step.values())
+
     def step_done(self, started: float, step: Mapping[Request, int], scheduler: Scheduler) -> None:
         """Record a step that ran from ``started`` (``time.perf_counter``) until now."""
         now = time.perf_counter()
         self.steps += 1
         self.last_step_at = time.monotonic()
-        tokens = sum(step.values())
-        self.computed_tokens += tokens
         self._recent.append((now, self.generated_tokens))
         while self._recent[0][0] < now - RATE_SECONDS:
             self._recent.popleft()
@@ -67,7 +69,7 @@ class Metrics:
                 "time": time.time(),
                 "seconds": now - started,
                 "rows": len(step),
-                "tokens": tokens,
+                "tokens": sum(step.values()),
                 "running": len(scheduler.running),
                 "waiting": len(scheduler.waiting),
                 "free_slots": scheduler.pool.free,
