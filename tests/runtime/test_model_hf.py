@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from sglang_lite.errors import InvalidRequest, UnsupportedModel
+from sglang_lite.runtime.batch import Batch, Row
 from sglang_lite.runtime.models.loader import load_model
 from tests.runtime.test_model_decoder import Sequence, prompt, reference, reference_logits, step
 
@@ -74,6 +76,25 @@ def test_ragged_steps_equal_transformers(pair):
         wanted = reference_logits(expected, sequence.tokens)[-1]
         assert wanted.std() > 0.01
         torch.testing.assert_close(row, wanted, atol=3e-4, rtol=3e-4)
+
+
+def test_half_precision_on_a_cpu_sees_few_numbers_of_rows(tmp_path):
+    # oneDNN keeps a compiled kernel for each.
+    folder = save_model(tmp_path, *SUPPORTED["phi3"])
+    model = load_model(folder, kv_slots=100, dtype="bfloat16", device="cpu")
+    exact = load_model(folder, kv_slots=100, dtype="float32", device="cpu")
+    seen = set()
+    head = model._model.lm_head
+    layer = model._base.layers[0].mlp
+    for module in (head, layer):
+        module.register_forward_pre_hook(lambda module, args: seen.add(args[0].shape[1]))
+    for rows in range(33, 65):
+        tokens = np.array([token % 160 for token in prompt(rows, rows)])
+        batch = Batch.build([Row(np.arange(rows), 0)], tokens, np.arange(rows))
+        got, right = (each.logits(each.forward(batch)) for each in (model, exact))
+        assert got.shape == right.shape == (rows, 160)
+        assert (got - right).abs().max() < 0.2 * right.std()
+    assert seen == {36, 40, 44, 48, 52, 56, 60, 64}
 
 
 def test_a_pool_smaller_than_the_guard_needs(tmp_path):

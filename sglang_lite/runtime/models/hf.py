@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from sglang_lite.errors import UnsupportedModel
 from sglang_lite.runtime.attention.plan import AttentionBackend
@@ -22,6 +23,7 @@ from sglang_lite.runtime.batch import Batch, Row
 from sglang_lite.runtime.device import on
 from sglang_lite.runtime.kv_cache import KVCache
 from sglang_lite.runtime.models.config import ModelConfig
+from sglang_lite.runtime.models.linear import padded_rows
 
 ATTENTION_NAME = "sglang_lite"
 """Our function's name among transformers' attention implementations."""
@@ -71,10 +73,14 @@ class _BatchLayers:
         window: int | None,
         **options: Any,
     ) -> torch.Tensor:
+        # Behind the batch's own rows there may be padding.
+        rows = len(self.batch.input_ids)
+        padding, query, key, value = len(query) - rows, query[:rows], key[:rows], value[:rows]
         self.kv_cache.write(layer, self.batch.write_slots, torch.cat([key, value], dim=1))
         keys, values = self.kv_cache.keys[layer], self.kv_cache.values[layer]
         plan = self.batch.plan(self.attention, window)
-        return self.attention.attend(query, key, value, keys, values, plan, **options)
+        out = self.attention.attend(query, key, value, keys, values, plan, **options)
+        return F.pad(out, (0,) * (2 * out.dim() - 1) + (padding,)) if padding else out
 
 
 @dataclass
@@ -162,21 +168,24 @@ class TransformersModel:
         The model's own code turns hidden states to logits, because some models scale or cap
         them; for this call its decoder is one that returns the given hidden states.
         """
-        given = _DecoderOutput(hidden[None])
+        padded = F.pad(hidden, (0, 0, 0, self._padding(len(hidden))))
+        given = _DecoderOutput(padded[None])
         self._base.forward = lambda *args, **kwargs: given
         try:
-            ids = torch.zeros(1, len(hidden), dtype=torch.int64, device=self.device)
-            return self._model(input_ids=ids, use_cache=False).logits[0].float()
+            ids = torch.zeros(1, len(padded), dtype=torch.int64, device=self.device)
+            return self._model(input_ids=ids, use_cache=False).logits[0, : len(hidden)].float()
         finally:
             del self._base.forward
 
     def _run(self, batch: Batch, layers: _Layers) -> torch.Tensor:
         step = _Step(layers)
         token = _current_step.set(step)
+        rows = len(batch.input_ids)
+        padding = (0, self._padding(rows))
         try:
             output = self._base(
-                input_ids=batch.input_ids[None],
-                position_ids=batch.positions[None],
+                input_ids=F.pad(batch.input_ids, padding)[None],
+                position_ids=F.pad(batch.positions, padding)[None],
                 use_cache=False,
             )
         finally:
@@ -186,7 +195,12 @@ class TransformersModel:
                 f"{self._kind}: {step.calls} attention calls in a forward pass of "
                 f"{self.config.num_layers} layers; it goes round transformers' attention interface"
             )
-        return output.last_hidden_state[0]
+        return output.last_hidden_state[0, :rows]
+
+    def _padding(self, rows: int) -> int:
+        """How many rows to add, so that oneDNN compiles and keeps kernels for few shapes only."""
+        padded = self.device.type == "cpu" and self.dtype != torch.float32
+        return padded_rows(rows) - rows if padded else 0
 
     @torch.inference_mode()
     def _probe_shapes(self) -> list[tuple[int, int]]:
