@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from sglang_lite.runtime.engine import Engine
 from tests.runtime import toy
 
 
@@ -20,3 +21,11 @@ def both_schedules(request: pytest.FixtureRequest) -> Iterator[None]:
     toy.DEFAULTS["disable_overlap_schedule"] = request.param
     yield
     toy.DEFAULTS.clear()
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """An engine on the toy model, whose books are in order when the test is over."""
+    with toy.toy_engine() as engine:
+        yield engine
+        engine.check()

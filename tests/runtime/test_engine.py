@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -23,13 +21,6 @@ from tests.runtime.toy import (
 )
 
 pytestmark = pytest.mark.usefixtures("both_schedules")
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    with toy_engine() as engine:
-        yield engine
-        engine.check()
 
 
 def test_greedy_equals_the_model_alone(engine: Engine) -> None:

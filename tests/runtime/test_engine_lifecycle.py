@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -32,13 +31,6 @@ from tests.runtime.toy import (
 )
 
 pytestmark = pytest.mark.usefixtures("both_schedules")
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    with toy_engine() as engine:
-        yield engine
-        engine.check()
 
 
 @pytest.mark.parametrize(

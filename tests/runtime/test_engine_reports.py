@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -33,13 +32,6 @@ from tests.runtime.toy import (
 )
 
 pytestmark = pytest.mark.usefixtures("both_schedules")
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    with toy_engine() as engine:
-        yield engine
-        engine.check()
 
 
 # vllm#23399, vllm#13949

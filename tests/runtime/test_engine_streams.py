@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -21,19 +20,11 @@ from tests.runtime.toy import (
     greedy,
     ids_of,
     request,
-    toy_engine,
     wait_for,
     wait_until_idle,
 )
 
 pytestmark = pytest.mark.usefixtures("both_schedules")
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    with toy_engine() as engine:
-        yield engine
-        engine.check()
 
 
 def test_deltas_concatenate_to_the_result(engine: Engine) -> None:
