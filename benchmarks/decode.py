@@ -197,6 +197,16 @@ def interleaved(runners: list[Runner], repeats: int) -> list[float]:
     return [statistics.median(record) for record in times]
 
 
+def peers(folder: Path, threads: int) -> list[Transformers | LlamaCpp]:
+    """Those that are installed."""
+    found: list[Transformers | LlamaCpp] = [Transformers(folder)]
+    try:
+        found.append(LlamaCpp(folder / "model.gguf", threads))
+    except ImportError:
+        print("llama-cpp-python isn't installed: without it")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
@@ -206,16 +216,15 @@ def main() -> None:
     parser.add_argument("--forks", type=int, nargs="*", default=[8, 32])
     parser.add_argument("--prefills", type=int, nargs="*", default=[128, 512, 2048])
     parser.add_argument("--quantization", default=None)
+    parser.add_argument("--alone", action="store_true", help="without the peers in the process")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     folder = default_model_path()
     slots = max([4096, *(b * (options.context + 1) for b in options.batches)])
-    engines = [Ours(folder, slots, options.quantization), Transformers(folder)]
-    try:
-        engines.append(LlamaCpp(folder / "model.gguf", options.threads))
-    except ImportError:
-        print("llama-cpp-python isn't installed: without it")
+    engines: list[Ours | Transformers | LlamaCpp] = [Ours(folder, slots, options.quantization)]
+    if not options.alone:
+        engines += peers(folder, options.threads)
     cases = [
         (f"decode {b} × {options.context}", "decode", (b, options.context)) for b in options.batches
     ]
