@@ -49,7 +49,7 @@ class Limits:
     """Budgets; exceeding one raises :class:`GrammarTooComplex` with the figure.
 
     * ``source_bytes``: size of a constraint's text
-    * ``seconds``: time to compile one
+    * ``seconds``: processor time of the compiling thread to compile one
     * ``cache_bytes``: memory of the compile cache, least recently used grammars leave first
     * ``grammar_bytes``: memory of one grammar's states and masks; beyond it they are made anew
     """

@@ -9,7 +9,7 @@ the text so far ends with a match.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sglang_lite.constrained.algebra import trimmed
 from sglang_lite.constrained.automaton import Automaton
@@ -36,7 +36,29 @@ class Obligation(NamedTuple):
 
 
 NOTHING_OWED: frozenset[Obligation] = frozenset()
-Key = tuple[tuple[frozenset[Thread], ...], frozenset[Thread]]
+Threads = frozenset[Thread]
+Trackers = tuple[Threads, ...]
+Key = tuple[Trackers, Threads]
+
+
+class Closure(NamedTuple):
+    """What a frame comes to before the next character.
+
+    ``ends``: what is owed if the text ends here, once for each way to the end.  ``moves``: the next
+    characters, the frames after them, what is owed on the way there.
+    """
+
+    ends: list[frozenset[Obligation]]
+    moves: list[tuple[CharSet, int, frozenset[Obligation]]]
+
+
+class Step(NamedTuple):
+    """One character: those of the sets in ``mask``; ``after`` remembers where threads get."""
+
+    trackers: Trackers
+    sets: dict[CharSet, int]
+    mask: int
+    after: dict[Threads, Threads]
 
 
 def look_automaton(node: Node) -> Automaton:
@@ -52,7 +74,9 @@ class _LookAutomaton(Automaton):
         self._universal = Thread(self._frames.number(ANY_TEXT, 0, END), NOTHING_OWED)
         self._behinds: list[Look] = []
         _collect_behinds(node, self._behinds)
-        self._ahead: dict[int, frozenset[Thread]] = {}
+        self._ahead: dict[int, Threads] = {}
+        self._closures: dict[int, Closure] = {}
+        self._closed_at: Trackers = ()
         trackers = tuple(self._started(seq((ANY_TEXT, look.item))) for look in self._behinds)
         super().__init__((trackers, self._started(node)))
 
@@ -60,7 +84,7 @@ class _LookAutomaton(Automaton):
         """The length of the shortest text that is left, look-around aside."""
         return min(self._frames.shortest(thread.frame) for thread in self._keys[state][1])
 
-    def _started(self, node: Node) -> frozenset[Thread]:
+    def _started(self, node: Node) -> Threads:
         return frozenset((Thread(self._frames.number(node, 0, END), NOTHING_OWED),))
 
     def _accepting(self, key: Key) -> bool:
@@ -74,39 +98,45 @@ class _LookAutomaton(Automaton):
             self._collect_sets(trackers, group, sets)
 
         def advance(mask: int) -> Hashable | None:
-            after = self._advanced(trackers, threads, sets, mask)
+            step = Step(trackers, sets, mask, {})
+            after = self._advanced(step, threads)
             if not after:
                 return None
-            moved = tuple(self._advanced(trackers, t, sets, mask) for t in trackers)
-            return moved, after
+            return tuple(self._advanced(step, tracker) for tracker in trackers), after
 
         return tuple(sets), advance
 
-    def _collect_sets(
-        self, trackers: tuple[frozenset[Thread], ...], threads: frozenset[Thread], sets: dict
-    ) -> None:
-        for thread in threads:
-            for members, _, looks in self._closure(trackers, thread.frame)[1]:
-                sets.setdefault(members, len(sets))
-                for owed in looks:
-                    self._collect_sets(trackers, owed.threads, sets)
-            for owed in thread.obligations:
-                self._collect_sets(trackers, owed.threads, sets)
+    def _collect_sets(self, trackers: Trackers, threads: Threads, sets: dict[CharSet, int]) -> None:
+        """Number the sets of characters that any of ``threads``, or what they owe, may read."""
+        todo, seen = [threads], {threads}
 
-    def _advanced(
-        self,
-        trackers: tuple[frozenset[Thread], ...],
-        threads: frozenset[Thread],
-        sets: dict[CharSet, int],
-        mask: int,
-    ) -> frozenset[Thread]:
-        """The threads after a character that is in the sets of ``mask``."""
+        def owe(obligations: frozenset[Obligation]) -> None:
+            for owed in obligations:
+                if owed.threads not in seen:
+                    seen.add(owed.threads)
+                    todo.append(owed.threads)
+
+        while todo:
+            for thread in todo.pop():
+                owe(thread.obligations)
+                for members, _, looks in self._closure(trackers, thread.frame).moves:
+                    sets.setdefault(members, len(sets))
+                    owe(looks)
+
+    def _advanced(self, step: Step, threads: Threads) -> Threads:
+        """The threads after a character."""
+        known = step.after.get(threads)
+        if known is None:
+            known = step.after[threads] = self._find_advanced(step, threads)
+        return known
+
+    def _find_advanced(self, step: Step, threads: Threads) -> Threads:
         moved: set[Thread] = set()
         for thread in threads:
-            for members, frame, looks in self._closure(trackers, thread.frame)[1]:
-                if not mask >> sets[members] & 1:
+            for members, frame, looks in self._closure(step.trackers, thread.frame).moves:
+                if not step.mask >> step.sets[members] & 1:
                     continue
-                owed = self._discharged(trackers, thread.obligations | looks, sets, mask)
+                owed = self._discharged(step, thread.obligations | looks)
                 if owed is not None:
                     moved.add(Thread(frame, owed))
         if len(moved) > MAX_THREADS:
@@ -114,16 +144,12 @@ class _LookAutomaton(Automaton):
         return frozenset((self._universal,)) if self._universal in moved else frozenset(moved)
 
     def _discharged(
-        self,
-        trackers: tuple[frozenset[Thread], ...],
-        obligations: frozenset[Obligation],
-        sets: dict[CharSet, int],
-        mask: int,
+        self, step: Step, obligations: frozenset[Obligation]
     ) -> frozenset[Obligation] | None:
         """What is still owed after a character; None if something owed has failed."""
         left = set()
         for negative, threads in obligations:
-            after = self._advanced(trackers, threads, sets, mask)
+            after = self._advanced(step, threads)
             if not after:
                 if not negative:
                     return None
@@ -134,17 +160,26 @@ class _LookAutomaton(Automaton):
                 left.add(Obligation(negative, after))
         return frozenset(left)
 
-    def _met(self, trackers: tuple[frozenset[Thread], ...], threads: frozenset[Thread]) -> bool:
+    def _met(self, trackers: Trackers, threads: Threads) -> bool:
         """True where the text may end here for one of the threads."""
         return any(
             all(self._met(trackers, o.threads) != o.negative for o in thread.obligations | looks)
             for thread in threads
-            for looks in self._closure(trackers, thread.frame)[0]
+            for looks in self._closure(trackers, thread.frame).ends
         )
 
-    def _closure(self, trackers: tuple[frozenset[Thread], ...], frame: int) -> Any:
-        """(what is owed if the text ends here, once for each way to the end;
-        the next characters, the frames after them, what is owed on the way there)."""
+    def _closure(self, trackers: Trackers, frame: int) -> Closure:
+        """The closure of a frame; look-behind makes it depend on the text so far."""
+        if trackers is not self._closed_at:
+            self._closed_at = trackers
+            if self._behinds:
+                self._closures = {}
+        known = self._closures.get(frame)
+        if known is None:
+            known = self._closures[frame] = self._find_closure(trackers, frame)
+        return known
+
+    def _find_closure(self, trackers: Trackers, frame: int) -> Closure:
         accepts: list[frozenset[Obligation]] = []
         moves: list[tuple[CharSet, int, frozenset[Obligation]]] = []
         todo = [(frame, NOTHING_OWED)]
@@ -169,11 +204,9 @@ class _LookAutomaton(Automaton):
             else:
                 for following in self._frames.expand(node, index, rest):
                     push(following, owed)
-        return accepts, moves
+        return Closure(accepts, moves)
 
-    def _look(
-        self, trackers: tuple[frozenset[Thread], ...], look: Look
-    ) -> list[frozenset[Obligation]]:
+    def _look(self, trackers: Trackers, look: Look) -> list[frozenset[Obligation]]:
         """The ways in which the look-around may hold here, each with what it owes."""
         if look.ahead:
             if id(look) not in self._ahead:
@@ -183,7 +216,7 @@ class _LookAutomaton(Automaton):
         ways = [
             thread.obligations | looks
             for thread in tracker
-            for looks in self._closure(trackers, thread.frame)[0]
+            for looks in self._closure(trackers, thread.frame).ends
         ]
         if not look.negative:
             return ways

@@ -28,6 +28,8 @@ MAX_CASES = 512
 def lower_contains(to: Lowering, record: R.Array) -> ir.Node | None:
     """The items of an array with ``contains``; None where there are too many cases."""
     wanted = record.contains
+    if 1 << len(wanted) > MAX_CASES:
+        return None
     kinds = list(product((True, False), repeat=len(wanted)))
     lower, upper = _lower_bounds(wanted, kinds), _upper_bounds(wanted, kinds)
     if lower is None or upper is None or len(lower) * len(upper) > MAX_CASES:
