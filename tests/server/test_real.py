@@ -283,6 +283,11 @@ FIELDS = {
         *("logprob_start_len", "top_logprobs_num", "token_ids_logprob", "return_text_in_logprobs"),
     ),
     "/v1/responses": ("input", "instructions", "text", "tools", "tool_choice", "stream"),
+    "/v1/messages": (
+        *("messages", "system", "tools", "tool_choice", "output_config", "stream", "thinking"),
+        *("stop_sequences", "top_k", "temperature", "max_tokens"),
+    ),
+    "/v1/messages/count_tokens": ("messages", "system", "tools", "tool_choice", "output_config"),
     "/v1/decisions": ("input", "questions"),
     "/tokenize": ("prompt", "messages", "add_special_tokens", "parse_special"),
     "/detokenize": ("tokens", "skip_special_tokens"),
@@ -293,6 +298,8 @@ BASE = {
     "/v1/completions": {"prompt": "a", "max_tokens": 2},
     "/generate": {"text": "a", "sampling_params": {"max_new_tokens": 2}},
     "/v1/responses": {"input": "a", "max_output_tokens": 2},
+    "/v1/messages": {"messages": hello(), "max_tokens": 2},
+    "/v1/messages/count_tokens": {"messages": hello()},
 }
 
 
@@ -317,7 +324,11 @@ def test_no_request_makes_a_5xx(real: Live, request: tuple[str, dict]) -> None:
     path, body = request
     response = real.post(path, **body)
     if response.status_code != 200:
-        error_of(response, 404 if response.status_code == 404 else 400)
+        assert response.status_code in (400, 404)
+        if path.startswith("/v1/messages"):
+            assert response.json()["type"] == "error"
+        else:
+            error_of(response, response.status_code)
     elif response.headers["content-type"].startswith("text/event-stream"):
         assert '"code":"internal_error"' not in response.text
 

@@ -263,3 +263,20 @@ def test_the_parser_reads_any_calls_in_any_pieces(
         if isinstance(part, CallArguments):
             arguments[part.index] += part.text
     assert [json.loads(text) for text in arguments] == [value for _, value in calls]
+
+
+@pytest.mark.parametrize("end", ["", "}", "}\n", "}\n</tool_c"])
+def test_an_answer_cut_in_the_end_of_a_call_has_whole_arguments(live: Live, end: str) -> None:
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}'
+    live.engine.script = Script((call + end,), FinishReason("length"))
+    made = live.chat(tools=[WEATHER]).json()["choices"][0]
+    [got] = made["message"]["tool_calls"]
+    assert json.loads(got["function"]["arguments"]) == {"city": "Paris"}
+    assert made["finish_reason"] == "length"
+
+
+def test_a_brace_of_cut_arguments_is_kept(live: Live) -> None:
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": {"a": 1}'
+    live.engine.script = Script((call,), FinishReason("length"))
+    [got] = live.chat(tools=[WEATHER]).json()["choices"][0]["message"]["tool_calls"]
+    assert got["function"]["arguments"] == '{"city": {"a": 1}'

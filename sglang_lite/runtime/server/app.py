@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from sglang_lite.errors import SglangLiteError
 from sglang_lite.runtime.server import (
+    anthropic_messages,
     decisions,
     native,
     openai_chat,
@@ -31,6 +32,7 @@ from sglang_lite.runtime.server.limits import Guard
 from sglang_lite.runtime.server.schemas.chat import ChatCompletionRequest
 from sglang_lite.runtime.server.schemas.completions import CompletionRequest
 from sglang_lite.runtime.server.schemas.decisions import DecisionRequest
+from sglang_lite.runtime.server.schemas.messages import Conversation, MessagesRequest
 from sglang_lite.runtime.server.schemas.native import AbortBody, GenerateBody
 from sglang_lite.runtime.server.schemas.responses import ResponsesRequest
 from sglang_lite.runtime.server.schemas.tokens import DetokenizeRequest, TokenizeRequest
@@ -40,6 +42,7 @@ ROUTES = (
     openai_chat,
     openai_completions,
     openai_responses,
+    anthropic_messages,
     decisions,
     native,
     tokens,
@@ -49,6 +52,8 @@ BODIES = (
     ChatCompletionRequest,
     CompletionRequest,
     ResponsesRequest,
+    MessagesRequest,
+    Conversation,
     DecisionRequest,
     GenerateBody,
     AbortBody,

@@ -30,6 +30,9 @@ MAX_MESSAGE = 1000
 CLIENT_GONE = 499
 """The status, in metrics only, of a request whose client left; nobody receives it."""
 
+ANTHROPIC_PATH = "/v1/messages"
+"""Below it, errors have Anthropic's shape."""
+
 MAX_PARAM = 200
 MAX_ERRORS = 10
 
@@ -98,9 +101,18 @@ class ApiError(Exception):
             }
         }
 
-    def response(self) -> JSONResponse:
-        """The whole HTTP response."""
-        return JSONResponse(self.to_dict(), self.status, self.headers)
+    def to_anthropic(self) -> dict[str, Any]:
+        """The same in the shape of Anthropic's API; ``param`` and ``code`` are an addition."""
+        default = "api_error" if self.status >= 500 else "invalid_request_error"
+        kind = {413: "request_too_large"}.get(self.status) or _TYPES.get(self.status, default)
+        error = {"type": kind, "message": self.message, "param": self.param, "code": self.code}
+        return {"type": "error", "error": error}
+
+    def response(self, path: str = "") -> JSONResponse:
+        """The whole HTTP response to a request of ``path``."""
+        anthropic = path.startswith(ANTHROPIC_PATH)
+        body = self.to_anthropic() if anthropic else self.to_dict()
+        return JSONResponse(body, self.status, self.headers)
 
 
 def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
@@ -143,7 +155,7 @@ async def handle(request: Request, error: Exception) -> Response:
     """The exception handler of every route."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=CLIENT_GONE)
-    return to_api_error(error).response()
+    return to_api_error(error).response(request.url.path)
 
 
 def _from_http(error: HTTPException) -> ApiError:

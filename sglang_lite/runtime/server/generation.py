@@ -24,7 +24,7 @@ from sglang_lite.runtime.messages import (
 )
 from sglang_lite.runtime.output_stream import OutputStream, call_in
 from sglang_lite.runtime.server.errors import ApiError, overloaded, to_api_error
-from sglang_lite.runtime.server.stream import EventStream
+from sglang_lite.runtime.server.stream import COMPLETIONS, EventStream, Manner
 from sglang_lite.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -168,12 +168,12 @@ class Generation:
         self,
         source: AsyncGenerator[bytes, None],
         headers: dict[str, str] | None = None,
-        done: bool = True,
+        manner: Manner = COMPLETIONS,
     ) -> EventStream:
         """The response that sends the events of ``source``, and closes this when it ends."""
         interval = self._server.config.keep_alive_interval
         return EventStream(
-            source, close=self.close, keep_alive=interval, headers=headers, done=done
+            source, close=self.close, keep_alive=interval, headers=headers, manner=manner
         )
 
     def check(self, reason: FinishReason | None) -> None:

@@ -122,7 +122,7 @@ class Guard:
             raise ApiError(
                 401,
                 "This server needs an API key, and none or a wrong one came: send "
-                "'Authorization: Bearer KEY'.",
+                "'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
                 code="invalid_api_key",
                 headers={"www-authenticate": _BASIC if browser else "Bearer"},
             )
@@ -150,7 +150,7 @@ class _Exchange:
 
     async def refuse(self, error: ApiError, scope: Scope, receive: Receive) -> None:
         if not self.status:
-            await error.response()(scope, receive, self.send)
+            await error.response(scope["path"])(scope, receive, self.send)
 
 
 class _BoundedBody:

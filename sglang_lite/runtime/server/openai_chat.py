@@ -63,21 +63,29 @@ async def start_chat(
     constraint = plan.constraint(wire, server.json_style)
     params = body.sampling_params(body.token_limit, constraint)
     await check_tool_schemas(server, plan)
-    messages, tools = conversation(body.messages, plan, engine.tokenizer.chat_template)
-    ids = await chat_ids(
-        engine.tokenizer,
-        messages,
-        tools,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        template_kwargs=body.chat_template_kwargs,
-    )
+    ids = await prompt_ids(server, body, plan)
     params = clamped(params, len(ids), engine.context_length)
     request = engine_request(body, name, ids, params, body.top_logprobs or 0)
     generation = await Generation.start(
         server, name, [request], timeout=body.timeout, param=wire.param if wire else "tools"
     )
     return generation, plan
+
+
+async def prompt_ids(
+    server: ServerContext, body: ChatCompletionRequest, plan: ToolPlan
+) -> list[int]:
+    """What the model reads: the conversation, with its tools, in the model's own template."""
+    tokenizer = server.engine.tokenizer
+    messages, tools = conversation(body.messages, plan, tokenizer.chat_template)
+    return await chat_ids(
+        tokenizer,
+        messages,
+        tools,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        template_kwargs=body.chat_template_kwargs,
+    )
 
 
 async def check_tool_schemas(server: ServerContext, plan: ToolPlan) -> None:

@@ -20,7 +20,7 @@ from sglang_lite.runtime.server.openai_chat import start_chat
 from sglang_lite.runtime.server.prompts import new_id
 from sglang_lite.runtime.server.schemas.responses import ResponsesRequest
 from sglang_lite.runtime.server.schemas.wire import json_body, read_body
-from sglang_lite.runtime.server.stream import cancellable, event
+from sglang_lite.runtime.server.stream import RESPONSES, cancellable, event
 from sglang_lite.runtime.server.tools import CallArguments, CallStart, Part, ToolParser, ToolPlan
 
 router = APIRouter()
@@ -41,7 +41,7 @@ async def responses(request: Request) -> Response:
     reply = ResponseReply(server, body, plan, name)
     headers = server.note_ignored(body.ignored_fields)
     if body.stream:
-        return generation.stream(reply.events(generation), headers, done=False)
+        return generation.stream(reply.events(generation), headers, RESPONSES)
     with generation:
         [[sample]] = await generation.collect(1)
         generation.check(sample.finish_reason)

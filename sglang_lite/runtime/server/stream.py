@@ -7,18 +7,16 @@ import functools
 import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sglang_lite.runtime.server.errors import CLIENT_GONE, to_api_error
+from sglang_lite.runtime.server.errors import CLIENT_GONE, ApiError, to_api_error
 
 logger = logging.getLogger("sglang_lite.server")
-
-DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
@@ -31,12 +29,33 @@ def event(data: Any, name: str | None = None) -> bytes:
     return f"{head}data: {_encode(data)}\n\n".encode()
 
 
+@dataclass(frozen=True)
+class Manner:
+    """What one API's streams hold besides their source's events.
+
+    ``error``: the event of a failure.  ``ping``: what fills a silence.  ``end``: the last bytes.
+    """
+
+    error: Callable[[ApiError], bytes] = lambda failure: event(failure.to_dict())
+    ping: bytes = b": keep-alive\n\n"
+    end: bytes = b"data: [DONE]\n\n"
+
+
+COMPLETIONS = Manner()
+RESPONSES = Manner(end=b"")
+MESSAGES = Manner(
+    error=lambda failure: event(failure.to_anthropic(), "error"),
+    ping=event({"type": "ping"}, "ping"),
+    end=b"",
+)
+
+
 class EventStream(Response):
     """A response of events.
 
     The source is closed as soon as the client has gone, also while it waits; and then ``close`` is
     called, because a source that never started has no ``finally``.  If the source fails, an error
-    event and ``[DONE]`` follow: clients do not notice a stream that just ends.
+    event and the API's last bytes follow: clients do not notice a stream that just ends.
     """
 
     media_type = "text/event-stream"
@@ -48,14 +67,14 @@ class EventStream(Response):
         close: Callable[[], None] = lambda: None,
         keep_alive: float = 15.0,
         headers: dict[str, str] | None = None,
-        done: bool = True,
+        manner: Manner = COMPLETIONS,
     ) -> None:
         self.status_code = 200
         self.background = None
         self._source = source
         self._close = close
         self._keep_alive = keep_alive
-        self._done = done
+        self._manner = manner
         self._silent = True
         self.init_headers(
             {"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})}
@@ -93,17 +112,18 @@ class EventStream(Response):
             failure = to_api_error(error)
             if failure.code == "internal_error":
                 logger.exception("a stream failed")
-            body = event(failure.to_dict())
+            body = self._manner.error(failure)
             await send({"type": "http.response.body", "body": body, "more_body": True})
-        last = DONE if self._done else b""
-        await send({"type": "http.response.body", "body": last, "more_body": False})
+        last = {"type": "http.response.body", "body": self._manner.end, "more_body": False}
+        await send(last)
 
     async def _ping(self, send: Send) -> None:
         while True:
             self._silent = True
             await asyncio.sleep(self._keep_alive)
             if self._silent:
-                await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+                ping = {"type": "http.response.body", "body": self._manner.ping}
+                await send({**ping, "more_body": True})
 
 
 async def _gone(receive: Receive) -> None:

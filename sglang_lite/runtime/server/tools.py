@@ -184,6 +184,7 @@ class ToolParser:
         self._begins = {HERMES.opening(function.name): function.name for function in plan.functions}
         self._rest = ""
         self._in_call = False
+        self._written = ""
 
     def feed(self, text: str) -> list[Part]:
         """The parts that are certain after ``text``."""
@@ -200,7 +201,10 @@ class ToolParser:
         rest, self._rest = self._rest, ""
         if not rest or (self.calls and not rest.strip()):
             return []
-        return [CallArguments(self.calls - 1, rest)] if self._in_call else [rest]
+        if not self._in_call:
+            return [rest]
+        # An answer that was cut within the end of a call: its "}" is none of the arguments'.
+        return [] if _is_json(self._written) else [CallArguments(self.calls - 1, rest)]
 
     def _text(self, parts: list[Part]) -> None:
         at = self._rest.find(OPEN)
@@ -218,7 +222,7 @@ class ToolParser:
             if self._rest.startswith(begin):
                 parts.append(CallStart(self.calls, name))
                 self.calls += 1
-                self._in_call = True
+                self._in_call, self._written = True, ""
                 self._rest = self._rest[len(begin) :]
                 return
 
@@ -227,10 +231,19 @@ class ToolParser:
         sure = at if at >= 0 else len(self._rest) - _held_back(self._rest, _END)
         if sure:
             parts.append(CallArguments(self.calls - 1, self._rest[:sure]))
+            self._written += self._rest[:sure]
         self._rest = self._rest[sure:]
         if at >= 0:
             self._rest = self._rest[len(_END) :]
             self._in_call = False
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _held_back(text: str, marker: str) -> int:
