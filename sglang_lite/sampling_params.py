@@ -47,6 +47,10 @@ class SamplingParams:
     * ``seed``: same seed, same text, whatever else runs beside; None draws one.
     * ``logit_bias``: token id to a number in [-100, 100] added to its logit.
     * ``constraint``: what the text must match.
+    * ``stop_outside``: a constrained text that is complete ends where the model, asked freely,
+      chooses something that the constraint does not allow; else only where it chooses an
+      end-of-sequence token among what is allowed.  None: the language's ``gen`` does so, requests
+      to the engine and the server don't.
     """
 
     max_new_tokens: int | None = 128
@@ -69,6 +73,7 @@ class SamplingParams:
     seed: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     constraint: Constraint | None = None
+    stop_outside: bool | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -95,6 +100,8 @@ class SamplingParams:
         for name in ("no_stop_trim", "ignore_eos", "skip_special_tokens"):
             _boolean(name, getattr(self, name))
         _boolean("spaces_between_special_tokens", self.spaces_between_special_tokens)
+        if self.stop_outside is not None:
+            _boolean("stop_outside", self.stop_outside)
 
     @property
     def greedy(self) -> bool:

@@ -103,6 +103,22 @@ class GrammarMatcher:
         self._state = state
         return True
 
+    def complete_prefix(self, token_id: int) -> bytes:
+        """The longest beginning of a token's bytes after which the text would be complete.
+
+        b"" where there is none.  Changes nothing.
+        """
+        texts = self.compiled.vocabulary.token_bytes
+        piece = texts[token_id] if 0 <= token_id < len(texts) else b""
+        state, length = self._state, 0
+        for count, byte in enumerate(b"" if self._terminated else piece, 1):
+            following = self.compiled.automaton.step(state, byte)
+            if following is None:
+                break
+            state = following
+            length = count if state.accepting else length
+        return piece[:length]
+
     def rollback(self, num_tokens: int = 1) -> None:
         """Undo the last ``num_tokens`` accepted steps (an EOS is one); any number of them."""
         if not 0 <= num_tokens <= len(self._history):

@@ -74,6 +74,7 @@ def gen(
     logit_bias: Mapping[int, float] | None = None,
     no_stop_trim: bool | None = None,
     seed: int | None = None,
+    stop_outside: bool | None = None,
     heal: bool | None = None,
 ) -> Expression:
     """Generate a text and store it as ``name``.
@@ -83,7 +84,9 @@ def gen(
     (the value is of that type, see :mod:`sglang_lite.lang.typed`; ``ge``…``max_length`` bound it),
     ``regex``, ``json_schema``, ``ebnf``, ``lark`` and ``choices`` may be given.  With ``choices``
     this is :func:`select`.  JSON is written on one line, with ", " and ": "; ``whitespace=n``
-    allows up to n whitespace characters in each gap instead (0: compact).  ``heal`` switches token
+    allows up to n whitespace characters in each gap instead (0: compact).  A value that is complete
+    ends where the model would go on with something outside its constraint (where the backend can do
+    that), with ``stop_outside=False`` only where it would end its text.  ``heal`` switches token
     healing at the seam to the literal before: None heals where a constraint meets a literal that
     ends in the middle of a word's spacing.
 
@@ -131,6 +134,7 @@ def gen(
         "logit_bias": logit_bias,
         "no_stop_trim": no_stop_trim,
         "seed": seed,
+        "stop_outside": stop_outside,
     }
     given = checked_fields(given)
     logprobs = {

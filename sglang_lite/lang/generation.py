@@ -8,7 +8,6 @@ import math
 import random
 from typing import TYPE_CHECKING, Any
 
-from sglang_lite.constraint import Constraint
 from sglang_lite.errors import BackendError
 from sglang_lite.lang.backends.lowering import check_answer
 from sglang_lite.lang.choices import logprobs_of, mean, softmax
@@ -120,9 +119,12 @@ async def resolve(executor: Executor, node: Gen) -> SamplingParams:
     """The run's parameters with those that the node sets itself, and a seed of its own."""
     run = executor.run
     changes: dict[str, Any] = dict(node.given)
-    constraint: Constraint | None = node.constraint
-    if constraint is not None:
-        changes["constraint"] = constraint
+    if node.constraint is not None:
+        changes["constraint"] = node.constraint
+    constrained = node.constraint or run.params.constraint
+    chosen = changes.get("stop_outside", run.params.stop_outside)
+    if constrained and chosen is None and run.backend.ends_outside:
+        changes["stop_outside"] = True
     number = executor.gens
     executor.gens += 1
     if "seed" not in changes and run.params.seed is not None:

@@ -24,11 +24,15 @@ ANY_TEXT = Regex(r"[\s\S]*")
 
 @dataclasses.dataclass(frozen=True)
 class Healed:
-    """A prompt without its last token, the text of that token, and parameters that demand it."""
+    """A prompt without its last token, and parameters that demand the text of that token."""
 
     prompt: Prompt
     params: SamplingParams
-    text: str = ""
+
+    @property
+    def text(self) -> str:
+        """With what the answer begins that belongs to the prompt."""
+        return self.prompt.healed
 
 
 async def heal(backend: Backend, node: Gen, prompt: Prompt, params: SamplingParams) -> Healed:
@@ -58,8 +62,19 @@ async def heal(backend: Backend, node: Gen, prompt: Prompt, params: SamplingPara
         return unchanged
     if params.stop_regex or any(_may_begin_in(last, stop) for stop in params.stop):
         return unchanged
-    shorter = dataclasses.replace(prompt, input_ids=ids[:-1])
-    return Healed(shorter, params.replace(constraint=_prefixed(last, constraint)), last)
+    shorter = dataclasses.replace(prompt, input_ids=ids[:-1], healed=last)
+    return Healed(shorter, params.replace(constraint=_prefixed(last, constraint)))
+
+
+def before_healing(prompt: Prompt, params: SamplingParams) -> SamplingParams:
+    """The parameters that :func:`heal` was given."""
+    constraint = params.constraint
+    if not prompt.healed or not isinstance(constraint, Prefixed):
+        return params
+    rest, inner = constraint.prefix[len(prompt.healed) :], constraint.constraint
+    if rest:
+        return params.replace(constraint=Prefixed(rest, inner))
+    return params.replace(constraint=None if inner is ANY_TEXT else inner)
 
 
 def _heals_by_itself(constraint: Constraint | None) -> bool:

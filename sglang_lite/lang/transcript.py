@@ -45,7 +45,8 @@ class Prompt:
 
     ``input_ids`` is None for backends without a tokenizer.  Its first ``sealed`` ids are final;
     the rest are those of ``tail``, literals that may be split otherwise when more text follows.
-    ``variable`` is the name that the answer will have.
+    ``variable`` is the name that the answer will have.  ``healed`` is the text of a last token that
+    ``input_ids`` lacks, because the answer is to begin with it (see :mod:`sglang_lite.lang.seams`).
     """
 
     pieces: tuple[Piece, ...]
@@ -54,6 +55,7 @@ class Prompt:
     tail: tuple[Piece, ...]
     messages: tuple[Message, ...]
     variable: str | None = None
+    healed: str = ""
 
     @cached_property
     def text(self) -> str:

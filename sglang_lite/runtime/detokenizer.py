@@ -29,7 +29,11 @@ class IncrementalDetokenizer:
 
     def push(self, token: int) -> str:
         """The text that this token completes."""
-        return self._decoder.decode(self._piece_bytes(token))
+        return self.push_bytes(self._piece_bytes(token))
+
+    def push_bytes(self, piece: bytes) -> str:
+        """The text that these bytes complete."""
+        return self._decoder.decode(piece)
 
     def flush(self) -> str:
         """What is left when no token follows: one U+FFFD for an unfinished character, or ""."""

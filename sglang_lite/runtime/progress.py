@@ -32,6 +32,9 @@ def accept(request: Request, token: int) -> None:
 
     Sets ``request.finish_reason`` where the sample ends.  Raises where this request alone fails.
     """
+    if request.leaves(token):
+        _leave(request, token)
+        return
     _take(request, token)
     if request.matcher is not None and request.finish_reason is None:
         _follow_grammar(request)
@@ -67,8 +70,10 @@ def _take(request: Request, token: int) -> None:
         if request.params.no_stop_trim:
             request.unsent_text += request.detokenizer.push(token)
         return
-    if request.matcher is not None and not request.matcher.accept_token(token):
-        raise EngineError(f"the grammar refuses token {token}, which its own mask allowed")
+    if request.matcher is not None:
+        if not request.matcher.accept_token(token):
+            raise EngineError(f"the grammar refuses token {token}, which its own mask allowed")
+        request.prefix_left -= len(request.matcher.compiled.vocabulary.token_bytes[token])
     may_stop = request.output_len >= request.params.min_new_tokens
     text, stop = request.stops.push(request.detokenizer.push(token), may_stop)
     request.unsent_text += text
@@ -76,6 +81,23 @@ def _take(request: Request, token: int) -> None:
         request.finish_reason = FinishReason("stop", matched=stop)
     elif not request.remaining:
         request.finish_reason = FinishReason("length")
+
+
+def _leave(request: Request, token: int) -> None:
+    """The model went on with what is outside the constraint, so the sample ends.
+
+    Tokens may reach over the end of a value (``."``): what still belongs to it is kept, as before
+    a stop text.  A token that is outside altogether is not appended.
+    """
+    assert request.matcher is not None
+    request.finish_reason = FinishReason("stop")
+    kept = request.matcher.complete_prefix(token)
+    if kept:
+        request.append(token)
+        text, stop = request.stops.push(request.detokenizer.push_bytes(kept))
+        request.unsent_text += text
+        if stop is not None:
+            request.finish_reason = FinishReason("stop", matched=stop)
 
 
 def flush_text(request: Request) -> None:

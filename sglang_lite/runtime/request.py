@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sglang_lite.constraint import Prefixed
 from sglang_lite.errors import EngineError
 from sglang_lite.outputs import FinishReason, TokenLogprob, Usage
 from sglang_lite.runtime.messages import GenerateRequest
@@ -104,6 +105,12 @@ class Request:
         self.output_counts: Counter[int] | None = Counter() if penalised else None
         self.seen_ids = set(source.input_ids) if params.repetition_penalty != 1.0 else None
         self.allowed: np.ndarray | None = None
+        # Bytes of the constraint's prefix that are to be written yet; below 0: the value has begun.
+        constraint = params.constraint
+        self.prefix_left = 0
+        while isinstance(constraint, Prefixed):
+            self.prefix_left += len(constraint.prefix.encode())
+            constraint = constraint.constraint
         # What is left of a run of tokens that the grammar leaves no choice about.
         self.forced: list[int] = []
 
@@ -179,6 +186,25 @@ class Request:
             raise EngineError("the constraint leaves no token that could come next")
         return not self.eos_ids.issuperset(self.allowed.tolist())
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether the next token is chosen freely, because outside the constraint is the end."""
+        return (
+            bool(self.params.stop_outside)
+            and self.matcher is not None
+            and self.prefix_left < 0
+            and self.output_len >= self.params.min_new_tokens
+            and self.matcher.is_completed()
+        )
+
+    def leaves(self, token: int) -> bool:
+        """Whether this choice is the end, being no stop and nothing that the constraint allows."""
+        if not self.may_leave or token in self.stop_ids:
+            return False
+        assert self.mask is not None
+        word = token // 32
+        return word >= len(self.mask) or not self.mask[word] >> (token % 32) & 1
+
     def sampling_row(self) -> SamplingRow:
         """How the next token is to be chosen."""
         params = self.params
@@ -195,7 +221,7 @@ class Request:
         if self.seen_ids:
             ids = np.fromiter(self.seen_ids, np.int64, len(self.seen_ids))
             row.repetition = (ids, params.repetition_penalty)
-        if self.mask is not None:
+        if self.mask is not None and not self.may_leave:
             row.allowed = self.allowed
             row.mask = None if row.allowed is not None else self.mask
         if self.output_len < params.min_new_tokens:

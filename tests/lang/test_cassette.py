@@ -8,6 +8,9 @@ import pytest
 from pydantic import BaseModel
 
 import sglang_lite as sgl
+from sglang_lite.lang.backends.cassette import Cassette, Tape
+from sglang_lite.lang.backends.engine import EngineBackend
+from tests.runtime.toy import toy_engine
 
 
 @sgl.function
@@ -32,6 +35,25 @@ def test_a_recorded_run_replays_without_a_model(tmp_path):
     assert again.finish_reason("z") == "stop"
     with pytest.raises(sgl.ProgramError, match="not on the tape"):
         program.run(1, backend=sgl.Replay(path), seed=5)
+
+
+def test_a_run_with_healed_seams_replays_without_tokens(tmp_path):
+    @sgl.function
+    def healed(s):
+        s += (
+            "Age: "
+            + sgl.gen("x", regex="[0-9]{3}")
+            + " and "
+            + sgl.gen("y", max_tokens=3, heal=True)
+        )
+        s += " or " + sgl.gen("z", regex="[0-9]+", stop_outside=False)
+
+    path = tmp_path / "run.jsonl"
+    with toy_engine() as engine:
+        first = healed.run(backend=sgl.Record(engine, path), seed=1)
+        resumed = healed.run(backend=Cassette(Tape(path), EngineBackend(engine)), seed=1)
+    assert healed.run(backend=sgl.Replay(path), seed=1).text() == first.text() == resumed.text()
+    assert len(path.read_text().splitlines()) == 3
 
 
 def test_a_changed_prompt_is_shown_where_it_departs(tmp_path):

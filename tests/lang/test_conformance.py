@@ -38,7 +38,7 @@ def backend(request):
         return request.getfixturevalue("engine")
     endpoint = sgl.RuntimeEndpoint(request.getfixturevalue("live").url)
     if request.param == "endpoint-text":
-        endpoint.exact = False
+        endpoint.exact = endpoint.ends_outside = False
     return endpoint
 
 
@@ -211,6 +211,27 @@ def test_stop_texts_are_cut_and_named(backend):
     assert state.text() == "p" + state["x"]
 
 
+def test_values_end_alike_in_process_and_over_http_and_by_themselves_elsewhere(engine, live):
+    endpoint, other = sgl.RuntimeEndpoint(live.url), sgl.RuntimeEndpoint(live.url)
+    other.exact = other.ends_outside = False
+    options = {"temperature": 0, "max_new_tokens": 30}
+
+    def lengths(backend, **own):
+        gens = [sgl.gen(f"x{i}", regex="[0-9A-Z]+", **own) + ";" for i in range(6)]
+        state = run(backend, "Values:" + sum(gens[1:], gens[0]), **options)
+        return [len(state[f"x{i}"]) for i in range(6)]
+
+    ours = lengths(engine)
+    assert lengths(endpoint) == ours
+    assert sum(ours) < 40 < sum(lengths(engine, stop_outside=False))
+    assert lengths(other) == lengths(other, stop_outside=False)
+    completions = openai(live, is_chat_model=False)
+    assert lengths(completions) == lengths(completions, stop_outside=False)
+    for foreign in (other, completions):
+        with pytest.raises(sgl.ProgramError, match="stop_outside is not supported"):
+            lengths(foreign, stop_outside=True)
+
+
 @pytest.mark.parametrize("backend", REMOTE, indirect=True)
 def test_a_seed_repeats_the_text(backend):
     texts = [run(backend, "p" + sgl.gen("x", max_tokens=12), seed=s).text() for s in (7, 7, 8)]
@@ -229,7 +250,7 @@ def test_in_process_and_over_http_are_the_same(engine, live):
     states = [program.run(backend=b, seed=3) for b in (engine, endpoint)]
     assert states[0].text() == states[1].text()
     assert states[0].probs("z") == pytest.approx(states[1].probs("z"), abs=1e-4)
-    endpoint.exact = False
+    endpoint.exact = endpoint.ends_outside = False  # as with a server of others
     assert program.run(backend=endpoint, seed=3)["x"] == states[0]["x"]
 
 

@@ -275,6 +275,26 @@ def test_healing_free_text_and_its_limits(engine):
         program.run(backend=sgl.Fuzz())
 
 
+def test_a_value_ends_where_the_model_goes_on_with_something_else(engine):
+    @sgl.function
+    def program(s, pages):
+        s += f"The book has {pages} pages and was published in 19" + sgl.gen("year", regex="[0-9]+")
+        s += ' in the capital of France, which is called "'
+        s += sgl.gen("city", regex='[^"\n]*', max_tokens=20) + '"'
+        s += ". It costs " + sgl.gen("price", type=int) + " Euro."
+
+    rows = [{"pages": 100 + 7 * row} for row in range(10)]
+    states = program.run_batch(rows, backend=engine, temperature=0)
+    assert {len(state["year"]) for state in states} == {2}
+    assert {state["city"] for state in states} == {"Paris."}, "a point and the quote are one token"
+    assert all(0 < state["price"] < 1000 for state in states)
+    assert {state.finish_reason(x) for state in states for x in ("year", "city", "price")} == {
+        "stop"
+    }
+    cut = program.run(100, backend=engine, temperature=0, stop_outside=False, max_new_tokens=30)
+    assert cut.finish_reason("year") == "length"
+
+
 def test_the_seam_to_json_is_healed(engine):
     @sgl.function
     def program(s):

@@ -101,6 +101,7 @@ def test_every_sampling_parameter_reaches_the_backend():
         "spaces_between_special_tokens": False,
         "seed": 11,
         "logit_bias": ((5, 1.0),),
+        "stop_outside": True,
     }
     assert {*values, "constraint"} == set(SamplingParams.__dataclass_fields__)
     mock = sgl.Mock("t")

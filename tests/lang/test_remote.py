@@ -206,6 +206,7 @@ def test_every_parameter_comes_through_to_a_server_of_ours(constraint):
         spaces_between_special_tokens=False,
         seed=11,
         logit_bias={5: 1.0},
+        stop_outside=True,
         constraint=constraint,
     )
     defaults = SamplingParams()

@@ -17,12 +17,13 @@ from tests.runtime.tiny import make_tiny_model
 
 pytest.importorskip("triton")
 SHARED = [(7 * i) % 250 for i in range(66)]
-PROMPTS = [SHARED, [5, 6, 7], [*SHARED, 9], [1]]
+PROMPTS = [SHARED, [5, 6, 7], [*SHARED, 9], [1], [8, 2]]
 PARAMS = [
     {"temperature": 0},
     {"temperature": 0.9, "seed": 3, "top_p": 0.9, "frequency_penalty": 0.5},
     {"temperature": 1.0, "seed": 4, "regex": "[a-f]{3}(xyz|xyu)[0-9]", "top_k": 40},
     {"temperature": 0.7, "seed": 5, "min_p": 0.05, "logit_bias": {"65": 2.0}},
+    {"temperature": 1.0, "seed": 6, "regex": "[!-~]+", "stop_outside": True, "top_p": 0.98},
 ]
 
 
@@ -44,7 +45,7 @@ def test_texts_are_those_of_a_cpu(tmp_path, monkeypatch):
     heads, kv_heads = model.config.num_heads, model.config.num_kv_heads
     model.attention = TritonAttention(DEVICE, heads, kv_heads)
     model.ops = FusedOps(heads, kv_heads, model.eps)
-    graphed = GraphedModel(model, model.attention, (4,), Rerun)
+    graphed = GraphedModel(model, model.attention, (5,), Rerun)
     monkeypatch.setattr(core, "sampler_for", DeviceSampler)
     before = Rerun.replays
     engine = Engine.from_model(graphed, tokenizer, disable_overlap_schedule=False)

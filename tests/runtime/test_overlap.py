@@ -34,6 +34,8 @@ PARAMS = st.sampled_from(
         {"temperature": 1.0, "stop_regex": "[0-9]{2}", "logit_bias": {17: 4.0, 18: 4.0}},
         {"temperature": 1.0, "regex": "[a-c]{2,4}, and so on, [0-9]+;"},
         {"temperature": 0.0, "regex": "(yes|no|maybe not)"},
+        {"temperature": 1.0, "regex": "[a-z]+( or [!-~]*)?", "stop_outside": True, "n": 2},
+        {"temperature": 0.0, "regex": "([!-~])+", "stop_outside": True, "min_new_tokens": 3},
         {"temperature": 1.0, "regex": "([a-d]|#)*", "stop": ["#"], "n": 2},
         {"temperature": 1.0, "json_schema": {"enum": [{"name": "x"}, {"name": "yz"}, [1, 2]]}},
     ]

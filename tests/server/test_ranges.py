@@ -69,6 +69,7 @@ NATIVE: dict[str, tuple[list[Any], list[Any]]] = {
     "stop_token_ids": ([[0]], [[258], [-1]]),
     "min_new_tokens": ([0], [-1]),
     "ignore_eos": ([True], [1]),
+    "stop_outside": ([True, False], [1, "yes"]),
 }
 GENERATE: dict[str, tuple[list[Any], list[Any]]] = {
     "logprob_start_len": ([-1, 0, 1], ["0", 1.5]),

@@ -64,6 +64,7 @@ def test_defaults_are_sglangs():
         ("skip_special_tokens", 0),
         ("stop_regex", ""),
         ("ignore_eos", 1),
+        ("stop_outside", 1),
     ],
 )
 def test_bad_values_are_refused_by_name(field, value):

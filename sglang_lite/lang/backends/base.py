@@ -60,6 +60,9 @@ class Backend(ABC):
     heals: bool = False
     """True where prompts are token ids and a constraint may have a prefix."""
 
+    ends_outside: bool = False
+    """True where ``SamplingParams.stop_outside`` is obeyed."""
+
     paid_by_prompt: bool = False
     """True for APIs to which every request sends the whole prompt, and pays for it."""
 

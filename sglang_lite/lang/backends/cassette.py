@@ -20,6 +20,7 @@ from sglang_lite.errors import BackendError
 from sglang_lite.lang.backends.base import Backend, ChoiceScores
 from sglang_lite.lang.chat_template import ChatTemplate, chatml
 from sglang_lite.lang.nodes import LogprobOptions
+from sglang_lite.lang.seams import before_healing
 from sglang_lite.lang.transcript import Piece, Prompt
 from sglang_lite.outputs import FinishReason, Logprobs, RequestOutput, Usage
 from sglang_lite.sampling_params import SamplingParams
@@ -71,6 +72,7 @@ class Cassette(Backend):
     """
 
     name = "cassette"
+    heals = True
 
     def __init__(self, tape: Tape, inner: Backend | None = None, scope: str = "") -> None:
         self._tape = tape
@@ -80,6 +82,7 @@ class Cassette(Backend):
         if inner is not None:
             self.chat_template = inner.template()
             self.obeys_constraints, self.heals = inner.obeys_constraints, inner.heals
+            self.ends_outside = inner.ends_outside
 
     async def encode(self, pieces: Sequence[Piece], *, start: bool) -> tuple[int, ...] | None:
         """As the recorded backend does."""
@@ -101,13 +104,13 @@ class Cassette(Backend):
         self, prompt: Prompt, params: SamplingParams, logprobs: LogprobOptions
     ) -> AsyncIterator[RequestOutput]:
         """See :meth:`Backend.stream`; a recorded answer comes in one piece."""
-        # The turn's end token is the backend's business, not the program's.
-        told = dataclasses.asdict(dataclasses.replace(params, stop_token_ids=()))
-        key = self._key("gen", prompt, {**told, "logprobs": dataclasses.asdict(logprobs)})
+        asked = {**_told(prompt, params), "logprobs": dataclasses.asdict(logprobs)}
+        key = self._key("gen", prompt, asked)
         recorded = self._tape.take(key)
         if recorded is not None:
-            for output in recorded:
-                yield _output(output)
+            for fields in recorded:
+                output = _output(fields)
+                yield dataclasses.replace(output, text=prompt.healed + output.text)
             return
         inner = self._live(prompt)
         merged: dict[int, RequestOutput] = {}
@@ -120,6 +123,8 @@ class Cassette(Backend):
         finally:
             await outputs.aclose()  # type: ignore[attr-defined]
         answer = [dataclasses.asdict(merged[index]) for index in sorted(merged)]
+        for fields in answer:
+            fields["text"] = fields["text"][len(prompt.healed) :]
         self._tape.add(key, prompt.text, answer)
 
     async def score(
@@ -192,6 +197,14 @@ class _Write(Tape):
 
     def take(self, key: str) -> Any | None:
         return None
+
+
+def _told(prompt: Prompt, params: SamplingParams) -> dict[str, Any]:
+    """What the program has asked for, without what a backend's abilities have made of it: the end
+    token of the turn, the text of a healed seam, and how values end by default."""
+    ends = None if params.stop_outside else params.stop_outside
+    asked = before_healing(prompt, params).replace(stop_token_ids=(), stop_outside=ends)
+    return dataclasses.asdict(asked)
 
 
 def _merge(first: RequestOutput, second: RequestOutput) -> RequestOutput:

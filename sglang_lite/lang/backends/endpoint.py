@@ -51,7 +51,7 @@ class RuntimeEndpoint(Backend):
             base_url, api_key=api_key, verify=verify, timeout=timeout, retries=retries
         )
         self.model_info: dict[str, Any] = block_on(self._model_info)
-        self.exact = self.heals = block_on(self._tokenizes)
+        self.exact = self.heals = self.ends_outside = block_on(self._tokenizes)
         self.chat_template = _chat_template(chat_template_name, self.model_info)
         control = self.model_info.get("control_tokens")
         self._control = _CONTROL if control is None else any_of(control)

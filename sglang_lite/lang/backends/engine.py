@@ -41,6 +41,7 @@ class EngineBackend(Backend):
 
     name = "engine"
     heals = True
+    ends_outside = True
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -37,6 +37,8 @@ def sglang_params(params: SamplingParams, *, ours: bool = False) -> dict[str, An
     """
     defaults = SamplingParams()
     fields: dict[str, Any] = {}
+    if not ours:
+        params = _ending_by_itself(params)
     for name in vars(defaults):
         value = getattr(params, name)
         if name != "constraint" and value != getattr(defaults, name):
@@ -50,6 +52,13 @@ def sglang_params(params: SamplingParams, *, ours: bool = False) -> dict[str, An
         fields["logit_bias"] = {str(token): bias for token, bias in params.logit_bias}
     constrained = _our_constraint if ours else _sglang_constraint
     return {**fields, **constrained(params.constraint)}
+
+
+def _ending_by_itself(params: SamplingParams) -> SamplingParams:
+    """The parameters for a server where a constrained text ends by an end-of-sequence token."""
+    if params.stop_outside:
+        raise NotSupported("stop_outside is not supported by this server")
+    return params if params.stop_outside is None else params.replace(stop_outside=None)
 
 
 def _our_constraint(constraint: Constraint | None) -> dict[str, Any]:
@@ -151,6 +160,7 @@ def openai_params(params: SamplingParams, dialect: str, *, chat: bool) -> dict[s
     if dialect != "openai":
         names |= _EXTENDED_FIELDS
     defaults = SamplingParams()
+    params = _ending_by_itself(params)
     fields: dict[str, Any] = {"temperature": params.temperature}
     if params.max_new_tokens is not None:
         newest = chat and dialect == "openai"
