@@ -243,11 +243,18 @@ class _Trimmed(Automaton):
         return known
 
     def _search(self, state: int) -> bool:
+        with budget.searching():
+            return self._find_way(state)
+
+    def _find_way(self, state: int) -> bool:
         live, whole = self._live, self.whole
         came_from = {state: DEAD}
-        todo = [(0, state)]
+        todo = [(0, 0, state)]
+        # What is broad at the start will be broad later, so it is searched in breadth there, which
+        # refuses it.  A state within a text is taken to the nearest end by the shortest way.
+        newer = -1 if state else 1
         while todo:
-            here = heappop(todo)[1]
+            here = heappop(todo)[2]
             if live.get(here) or whole.accepts(here):
                 while here != DEAD:
                     live[here] = True
@@ -259,6 +266,6 @@ class _Trimmed(Automaton):
             for target in whole.arcs(here).targets:
                 if target != DEAD and target not in came_from and live.get(target) is not False:
                     came_from[target] = here
-                    heappush(todo, (whole.hint(target), target))
+                    heappush(todo, (whole.hint(target), newer * len(came_from), target))
         live.update(dict.fromkeys(came_from, False))
         return False

@@ -11,6 +11,8 @@ from typing import NamedTuple, TypeAlias
 from sglang_lite.errors import GrammarTooComplex
 
 Value: TypeAlias = int | float | str | Decimal | Fraction
+MAX_REMAINDERS = 50_000
+"""How many remainders divisors and refused divisors may have together, factors of ten aside."""
 MAX_DIGITS = 1_000
 """Bounds and divisors may have so many digits before and after the point."""
 
@@ -90,3 +92,47 @@ def decimal_places(value: Fraction) -> int:
     if count > MAX_DIGITS or abs(value) >= 10**MAX_DIGITS:
         raise GrammarTooComplex(f"a number of more than {MAX_DIGITS} digits in a constraint")
     return count
+
+
+class Remainders:
+    """Remainders of digits that are read one by one, those as one that no later digit tells apart.
+
+    ``n`` digits that follow ``value`` must make up for ``-value * 10**n``.  Where the factors 2 and
+    5 of the modulus are in ``10**n`` that depends on its other factors only; where it takes more
+    than ``n`` digits it fails.  So multiples of 3,600,000 need dozens of remainders, not millions.
+    """
+
+    def __init__(self, modulus: int) -> None:
+        self.modulus = modulus
+        self._odd = _without_tens(modulus)
+        self._zeros = decimal_places(Fraction(self._odd, modulus))
+        self._first: dict[tuple[int, ...], int] = {}
+
+    def of(self, value: int) -> int:
+        """The remainder of ``value``, or one that is as good."""
+        value %= self.modulus
+        if not self._zeros:
+            return value
+        future, missing = [value % self._odd], self.modulus - value
+        for digits in range(self._zeros):
+            missing %= self.modulus
+            future.append(missing if missing < 10**digits else -1)
+            missing *= 10
+        return self._first.setdefault(tuple(future), value)
+
+
+def check_remainders(divisors: Iterable[Fraction]) -> None:
+    """Raise :class:`GrammarTooComplex` where all divisors together have too many remainders."""
+    together = common_multiple(divisors)
+    if together is not None and _without_tens(together.numerator) > MAX_REMAINDERS:
+        raise GrammarTooComplex(
+            f"multiples that a number must not be have {_without_tens(together.numerator)}"
+            f" remainders together; at most {MAX_REMAINDERS}"
+        )
+
+
+def _without_tens(value: int) -> int:
+    for factor in (2, 5):
+        while value % factor == 0:
+            value //= factor
+    return value

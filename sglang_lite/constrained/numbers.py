@@ -20,7 +20,9 @@ from sglang_lite.constrained.automaton import Arcs, Automaton, EmptyLanguage
 from sglang_lite.constrained.byte_dfa import TextDFA, text_dfa
 from sglang_lite.constrained.decimals import (
     Limit,
+    Remainders,
     Value,
+    check_remainders,
     common_multiple,
     decimal_places,
     exact,
@@ -95,13 +97,16 @@ def number_automaton(
     ``max_digits`` caps the digits before the point where there is no bound, and after it.  Values
     may be int, float (as it is written), Decimal, Fraction (a decimal one) or str.  Raises
     :class:`EmptyLanguage` where no number is left and :class:`GrammarTooComplex` for bounds of
-    more than ``decimals.MAX_DIGITS`` digits.
+    more than ``decimals.MAX_DIGITS`` digits, and where refused divisors make more than
+    ``decimals.MAX_REMAINDERS``.
     """
     low = tightest(minimum, exclusive_minimum, max)
     high = tightest(maximum, exclusive_maximum, min)
     divisor = common_multiple(map(exact, multiple_of))
     if integer:
         divisor = common_multiple([Fraction(1), divisor] if divisor else [Fraction(1)])
+    if not_multiple_of:
+        check_remainders(map(exact, [*multiple_of, *not_multiple_of]))
     plain = not not_multiple_of and not excluded
     number = _Number(integer, low, high, divisor, max_digits, plain)
     if plain:
@@ -145,6 +150,7 @@ class _Number(Automaton):
         else:
             self._scale = max(places, default=0) + 1
             self._modulus = 1
+        self._remainder = Remainders(self._modulus).of
         self._tail = divisor is None  # digits after the scale may be other than zero
         self._cap = max_digits
         self._sides = (
@@ -204,7 +210,9 @@ class _Number(Automaton):
         for digit in _DIGITS:
             low = side.low.compared(digit, 0, 0) if side.low else 1
             high = side.high.compared(digit, 0, 0) if side.high else -1
-            reading = _Reading(negative, digit == "0", 1, -1, low, high, int(digit) % self._modulus)
+            reading = _Reading(
+                negative, digit == "0", 1, -1, low, high, self._remainder(int(digit))
+            )
             if self._alive(reading) and not (negative and self._integer and reading.zero):
                 moves[digit] = reading
         return moves
@@ -236,7 +244,7 @@ class _Number(Automaton):
             whole = self._counted(side)
         elif whole > self._longest(side):
             return None
-        remainder = (key.remainder * 10 + int(digit)) % self._modulus
+        remainder = self._remainder(key.remainder * 10 + int(digit))
         return key._replace(whole=whole, low=low, high=high, remainder=remainder)
 
     def _after_point(self, key: _Reading, digit: str) -> _Reading | None:
@@ -250,7 +258,7 @@ class _Number(Automaton):
                 low = side.low.compared(digit, side.low.whole + key.places, low)
             if side.high is not None:
                 high = side.high.compared(digit, side.high.whole + key.places, high)
-            remainder = (remainder * 10 + int(digit)) % self._modulus
+            remainder = self._remainder(remainder * 10 + int(digit))
         elif digit != "0":
             if not self._tail:
                 return None

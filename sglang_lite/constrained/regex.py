@@ -159,7 +159,10 @@ class RegexAutomaton(Automaton):
                 )
 
     def shortest(self, state: int) -> int:
-        return min(map(self._frames.shortest, self._keys[state]))
+        known = self._shortest.get(state)
+        if known is None:
+            known = self._shortest[state] = min(map(self._frames.shortest, self._keys[state]))
+        return known
 
     def remainder(self, state: int) -> Remainder | None:
         key = self._keys[state]

@@ -27,7 +27,9 @@ TEXTS = [
 
 VALUES = st.builds(Fraction, st.integers(-1500, 1500), st.sampled_from([1, 1, 10, 100]))
 DIVISORS = st.builds(
-    Fraction, st.sampled_from([1, 2, 3, 5, 7, 15, 25]), st.sampled_from([1, 10, 100])
+    Fraction,
+    st.sampled_from([1, 2, 3, 5, 7, 8, 15, 25, 48, 75, 125]),
+    st.sampled_from([1, 10, 100]),
 )
 BOUNDS = ("minimum", "exclusive_minimum", "maximum", "exclusive_maximum")
 CONDITIONS = st.fixed_dictionaries(
@@ -200,3 +202,19 @@ def some_text(automaton: Automaton) -> str | None:
                 texts[target] = texts[state] + letter
                 todo.append(target)
     return None
+
+
+def test_multiples_of_round_numbers_need_few_states() -> None:
+    automaton = number_automaton(integer=True, multiple_of=(3_600_000,))
+    draw = random.Random(1)
+    for _ in range(300):
+        number = draw.randrange(10**15)
+        assert automaton.matches(str(number)) == (number % 3_600_000 == 0)
+        assert automaton.matches(str(number * 3_600_000))
+    assert len(automaton._keys) < 1000
+
+
+def test_refused_multiples_have_a_budget() -> None:
+    primes = (2, 3, 5, 7, 11, 13, 17, 19, 23)
+    with pytest.raises(GrammarTooComplex, match="22309287 remainders"):
+        number_automaton(integer=True, not_multiple_of=primes)

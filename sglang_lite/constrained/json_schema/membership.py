@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from sglang_lite.constrained.json_schema import records as R
@@ -128,6 +128,27 @@ def member_schema(record: R.Object, name: str) -> R.Conj:
     for layer in record.layers:
         schema = R.both(schema, layer_schema(layer, name))
     return schema
+
+
+def member_schemas(record: R.Object, names: Iterable[str]) -> dict[str, R.Conj]:
+    """:func:`member_schema` of many names: layers are not asked about names they don't mention."""
+    if len(record.layers) < 3:
+        return {name: member_schema(record, name) for name in names}
+    everywhere = []
+    mentions: dict[str, list[int]] = {}
+    for place, layer in enumerate(record.layers):
+        if layer.patterns or layer.additional != R.ANYTHING:
+            everywhere.append(place)
+        else:
+            for name in layer.properties:
+                mentions.setdefault(name, []).append(place)
+    found = {}
+    for name in names:
+        schema: R.Conj = R.ANYTHING
+        for place in sorted((*everywhere, *mentions.get(name, ()))):
+            schema = R.both(schema, layer_schema(record.layers[place], name))
+        found[name] = schema
+    return found
 
 
 def layer_schema(layer: R.Layer, name: str) -> R.Conj:

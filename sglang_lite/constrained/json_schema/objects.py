@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sglang_lite.constrained import ir
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.keys import declared_names, key_classes, key_sets
-from sglang_lite.constrained.json_schema.membership import member_schema
+from sglang_lite.constrained.json_schema.membership import member_schemas
 from sglang_lite.constrained.json_schema.witnesses import (
     declared_witnesses,
     keyword_of,
@@ -36,8 +36,7 @@ def lower_object(to: Lowering, record: R.Object) -> ir.Node:
     places = {name: place for place, name in enumerate(names)}
     required = frozenset(record.required)
     members = []
-    for name in names:
-        schema = member_schema(record, name)
+    for name, schema in member_schemas(record, names).items():
         if schema is not None and record.names and not to.normaliser.satisfies(name, record.names):
             schema = None
         value = to.value(schema)

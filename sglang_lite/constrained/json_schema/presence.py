@@ -87,12 +87,11 @@ def _either(left: _Clauses, right: _Clauses) -> _Clauses | None:
             clause = R.Clause(one.present | other.present, one.absent | other.absent)
             if not clause.present & clause.absent:
                 found.add(clause)
-    kept = {
-        clause
-        for clause in found
-        if not any(
-            other != clause and other.present <= clause.present and other.absent <= clause.absent
-            for other in found
-        )
-    }
-    return frozenset(kept) if len(kept) <= MAX_CLAUSES else None
+    # What implies a clause is shorter, so it comes before it.
+    kept: list[R.Clause] = []
+    for clause in sorted(found, key=lambda c: len(c.present) + len(c.absent)):
+        if not any(k.present <= clause.present and k.absent <= clause.absent for k in kept):
+            kept.append(clause)
+            if len(kept) > MAX_CLAUSES:
+                return None
+    return frozenset(kept)
