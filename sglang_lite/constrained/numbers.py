@@ -30,6 +30,7 @@ from sglang_lite.constrained.decimals import (
     negated,
     tightest,
 )
+from sglang_lite.constrained.number_set import NumberSet
 
 CAPPED_EXPONENT_DIGITS = 2
 """With a cap on digits, so many in an exponent: a double stays finite."""
@@ -111,8 +112,7 @@ def number_automaton(
     number = _Number(integer, low, high, divisor, max_digits, plain)
     if plain:
         return number
-    equal = [Limit(exact(value)) for value in excluded]
-    refused = [_Number(False, value, value, None, None, False) for value in equal]
+    refused: list[Automaton] = [NumberSet(map(exact, excluded))] if excluded else []
     refused += [_Number(False, None, None, exact(m), None, False) for m in not_multiple_of]
     return combine((number,), refused)
 

@@ -218,3 +218,10 @@ def test_refused_multiples_have_a_budget() -> None:
     primes = (2, 3, 5, 7, 11, 13, 17, 19, 23)
     with pytest.raises(GrammarTooComplex, match="22309287 remainders"):
         number_automaton(integer=True, not_multiple_of=primes)
+
+
+def test_many_refused_values_are_one_automaton() -> None:
+    values = [Fraction(n, 10) for n in range(-20, 160, 5)]
+    automaton = number_automaton(excluded=tuple(values))
+    for text in TEXTS:
+        assert automaton.matches(text) == (Fraction(text) not in values), text
