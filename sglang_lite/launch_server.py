@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sglang_lite.runtime.engine_args import LOGGING, engine_options
+from sglang_lite.errors import InvalidRequest
+from sglang_lite.runtime.engine_args import LOGGING, EngineArgs, engine_options
+from sglang_lite.runtime.options import Described, described
+from sglang_lite.runtime.server.config import ServerConfig
 
 if TYPE_CHECKING:
     from sglang_lite.runtime.engine import Engine
-    from sglang_lite.runtime.server.config import ServerConfig
 
 CONTEXT = {"auto_envvar_prefix": "SGLANG_LITE", "max_content_width": 100}
-_HTTP = "HTTP"
 
-_DEFAULTS = {"log_level": "info"}
+_DEFAULTS: dict[str, Any] = {"log_level": "info"}
 """Of options that differ for a server."""
 
 
@@ -36,15 +37,17 @@ def _option(*names: str, panel: str, text: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, show_envvar=False, **more)
 
 
-def _engine_parameters() -> list[inspect.Parameter]:
-    """The engine's options as the parameters of a command."""
+def _parameters(options: dict[str, Described]) -> list[inspect.Parameter]:
+    """Options as the parameters of a command."""
     parameters = []
-    for name, (option, kind, default) in engine_options().items():
+    for name, (option, kind, default) in options.items():
         default = _DEFAULTS.get(name, default)
         flags = option.flags or ("--" + name.replace("_", "-"),)
         more = {"parser": _tokens} if option.unit == "tokens" else {}
         shown = _option(*flags, panel=option.group, text=option.help, **more)
         values: Any = kind if default is not None else kind | None
+        if option.names:
+            default = ",".join(default or ())
         parameters.append(
             inspect.Parameter(
                 name,
@@ -56,116 +59,39 @@ def _engine_parameters() -> list[inspect.Parameter]:
     return parameters
 
 
-def _with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Put the engine's options before the command's own; they arrive as keywords."""
+def _with_all_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Put the engine's and the server's options before the command's own; keywords all."""
     own = [
         each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for each in inspect.signature(command, eval_str=True).parameters.values()
         if each.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [*_engine_parameters(), *own]
-    )
+    made = [*_parameters(engine_options()), *_parameters(described(ServerConfig))]
+    command.__signature__ = inspect.Signature([*made, *own])  # type: ignore[attr-defined]
     return command
 
 
-@_with_engine_options
+@_with_all_options
 def serve(
-    host: Annotated[str, _option("--host", panel=_HTTP, text="Address.")] = "127.0.0.1",
-    port: Annotated[int, _option("--port", panel=_HTTP, text="0 takes a free one.")] = 30000,
-    api_key: Annotated[
-        str, _option("--api-key", panel=_HTTP, text="Demanded of every request.")
-    ] = "",
-    allowed_hosts: Annotated[
-        str, _option("--allowed-hosts", panel=_HTTP, text="Host headers, comma-separated.")
-    ] = "",
-    allowed_origins: Annotated[
-        str, _option("--allowed-origins", panel=_HTTP, text="Web pages that may call.")
-    ] = "",
-    max_body_size: Annotated[int, _option("--max-body-size", panel=_HTTP, text="Bytes.")] = 8
-    * 2**20,
-    request_timeout: Annotated[
-        float, _option("--request-timeout", panel=_HTTP, text="Seconds; 0 = none.")
-    ] = 0.0,
-    shutdown_timeout: Annotated[
-        float, _option("--shutdown-timeout", panel=_HTTP, text="Seconds to drain.")
-    ] = 30.0,
-    watchdog_timeout: Annotated[
-        float, _option("--watchdog-timeout", panel=_HTTP, text="Seconds until /health fails.")
-    ] = 300.0,
-    sse_keep_alive_interval: Annotated[
-        float, _option("--sse-keep-alive-interval", panel=_HTTP, text="Seconds; 0 = never.")
-    ] = 15.0,
-    allow_unknown_fields: Annotated[
-        bool, _option("--allow-unknown-fields", panel=_HTTP, text="Ignore unknown fields.")
-    ] = False,
-    accept_any_model: Annotated[
-        bool, _option("--accept-any-model", panel=_HTTP, text="Serve any model name.")
-    ] = False,
-    ui: Annotated[
-        bool | None,
-        _option("--ui/--no-ui", panel=_HTTP, text="Serve /ui (default: on loopback only)."),
-    ] = None,
-    constrained_json_max_whitespace_cnt: Annotated[
-        int | None,
-        _option(
-            "--constrained-json-max-whitespace-cnt",
-            panel=_HTTP,
-            text="Longest run of whitespace in generated JSON.",
-        ),
-    ] = None,
-    constrained_json_disable_any_whitespace: Annotated[
-        bool,
-        _option("--constrained-json-disable-any-whitespace", panel=_HTTP, text="Compact JSON."),
-    ] = False,
-    constrained_json_max_digits: Annotated[
-        int,
-        _option(
-            "--constrained-json-max-digits",
-            panel=_HTTP,
-            text="Digits of numbers that a schema leaves unbounded; 0 = no cap.",
-        ),
-    ] = 40,
     print_config: Annotated[
         bool, _option("--print-config", panel=LOGGING, text="Print the settings and exit.")
     ] = False,
-    **engine: Any,
+    **options: Any,
 ) -> None:
-    """Serve a model over HTTP: OpenAI's API and SGLang's.
+    """Serve a model over HTTP: OpenAI's API, Anthropic's messages and SGLang's API.
 
     Every option can also be set as SGLANG_LITE_<NAME>.
     """
-    from sglang_lite.runtime.server.config import ServerConfig
-
-    whitespace = 0 if constrained_json_disable_any_whitespace else None
-    if whitespace is None:
-        whitespace = constrained_json_max_whitespace_cnt
-    config = ServerConfig(
-        host=host,
-        port=port,
-        served_model_name=engine["served_model_name"] or "",
-        api_key=api_key,
-        allowed_hosts=_listed(allowed_hosts),
-        allowed_origins=_listed(allowed_origins),
-        max_body_bytes=max_body_size,
-        request_timeout=request_timeout,
-        shutdown_timeout=shutdown_timeout,
-        keep_alive_interval=sse_keep_alive_interval,
-        watchdog_timeout=watchdog_timeout,
-        json_max_whitespace=whitespace,
-        json_max_digits=constrained_json_max_digits or None,
-        allow_unknown_fields=allow_unknown_fields,
-        accept_any_model=accept_any_model,
-        ui=ui,
-    )
+    engine = {name: options.pop(name) for name in engine_options()}
+    try:
+        config = ServerConfig(**options)
+        EngineArgs(**engine)
+    except InvalidRequest as error:
+        raise typer.BadParameter(str(error)) from None
     if print_config:
         _print_config(config, engine)
         return
     _run(config, engine)
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
 def _print_config(config: ServerConfig, engine: dict[str, Any]) -> None:

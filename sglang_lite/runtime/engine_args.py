@@ -6,89 +6,17 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 from sglang_lite.errors import InvalidRequest
+from sglang_lite.runtime.options import Described, Option, check_options, described
 from sglang_lite.runtime.policy import POLICIES
 
-MODEL, MEMORY, LOGGING = "Model", "Memory and scheduling", "Logging"
-
-
-@dataclass(frozen=True)
-class Option:
-    """What is to be known of one option besides its name, type and default.
-
-    * ``group``: its heading in the command line's help.  ``flags``: its names there, where they
-      are not just the option's own.  ``unit``: "tokens" may be written ``32k`` there.
-    * ``low``: the smallest number; ``above``, ``below``: bounds that it must not reach.
-    * ``choices``: the only values.  ``numbers``: integers, as a list or "1,2,4".  ``loads``: it
-      concerns the loading of the model.
-    """
-
-    help: str
-    group: str = MODEL
-    flags: tuple[str, ...] = ()
-    unit: str = ""
-    low: float | None = None
-    above: float | None = None
-    below: float | None = None
-    choices: tuple[str, ...] = ()
-    numbers: bool = False
-    loads: bool = False
-
-    def check(self, name: str, value: Any, default: Any, kind: type) -> None:
-        """Raise :class:`InvalidRequest` for a value that cannot be."""
-        if value is None and default is None:
-            return
-        if self.numbers:
-            good = bool(integers(value))
-        elif kind is bool:
-            good = isinstance(value, bool)
-        elif kind in (int, float):
-            numbers = int if kind is int else (int, float)
-            good = isinstance(value, numbers) and not isinstance(value, bool)
-            good = good and math.isfinite(value) and self._in_range(value)
-        else:
-            good = isinstance(value, (str, Path)) and (not self.choices or value in self.choices)
-        if not good:
-            raise InvalidRequest(name, value, self._accepted(kind))
-
-    def _in_range(self, value: float) -> bool:
-        return (
-            (self.low is None or value >= self.low)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-        )
-
-    def _accepted(self, kind: type) -> str:
-        if self.numbers:
-            return "positive integers: a list of them or a text such as '1,2,4'"
-        if self.choices:
-            return f"one of {', '.join(map(repr, self.choices))}"
-        names = {bool: "True or False", int: "an integer", float: "a number"}
-        bounds = [
-            f"{word} {bound:g}"
-            for word, bound in (("from", self.low), ("above", self.above), ("below", self.below))
-            if bound is not None
-        ]
-        return " ".join([names.get(kind, "a text"), *bounds])
-
-
-def integers(values: Any) -> tuple[int, ...]:
-    """The positive integers of a list or of a text such as "1,2,4"; none if it isn't one."""
-    if isinstance(values, str):
-        values = [int(word) if word.strip().isdigit() else 0 for word in values.split(",")]
-    if not isinstance(values, Iterable):
-        return ()
-    found = tuple(values)
-    good = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in found)
-    return found if good else ()
+MEMORY, LOGGING = "Memory and scheduling", "Logging"
 
 
 @dataclass(frozen=True)
@@ -238,8 +166,7 @@ class EngineArgs:
     ] = 40
 
     def __post_init__(self) -> None:
-        for name, (option, kind, default) in engine_options().items():
-            option.check(name, getattr(self, name), default, kind)
+        check_options(self, engine_options())
         if not isinstance(logging.getLevelName(self.log_level.upper()), int):
             accepted = "debug, info, warning, error or critical"
             raise InvalidRequest("log_level", self.log_level, accepted)
@@ -248,16 +175,9 @@ class EngineArgs:
             raise InvalidRequest("enable_hierarchical_cache", True, reason)
 
 
-@functools.cache
-def engine_options() -> dict[str, tuple[Option, type, Any]]:
+def engine_options() -> dict[str, Described]:
     """Each option with the type of its values (bool, int, float or str) and its default."""
-    found: dict[str, tuple[Option, type, Any]] = {}
-    hints = get_type_hints(EngineArgs, include_extras=True)
-    for each in fields(EngineArgs):
-        values, option = get_args(hints[each.name])
-        kind = next(k for k in (bool, int, float, str) if k in (values, *get_args(values)))
-        found[each.name] = (option, kind, each.default)
-    return found
+    return described(EngineArgs)
 
 
 def refuse_loading_options(options: Mapping[str, Any]) -> None:

@@ -68,7 +68,8 @@ def serving(
 ) -> Iterator[Live]:
     """Serve ``engine`` (a scripted one by default) while the block runs."""
     engine = ScriptedEngine() if engine is None else engine
-    config = ServerConfig(**{"served_model_name": "toy", **settings})
+    engine.served_model_name = settings.pop("served_model_name", "toy")
+    config = ServerConfig(**settings)
     process = ServerProcess(config, load or (lambda: (engine, "models/toy")), bind("127.0.0.1", 0))
     failures: list[BaseException] = []
 

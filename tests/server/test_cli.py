@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 
 from sglang_lite import cli
 from sglang_lite.commands.chat import run_chat
-from sglang_lite.errors import EngineError
+from sglang_lite.errors import EngineError, InvalidRequest
+from sglang_lite.runtime.options import described
+from sglang_lite.runtime.server.config import ServerConfig
 from tests.server.live import Live, serving
 from tests.server.scripted import Script
 
@@ -63,6 +65,63 @@ def test_flags_of_sglang_and_their_other_names() -> None:
 def test_the_environment_sets_options() -> None:
     made = settings_of(SGLANG_LITE_PORT="31000", SGLANG_LITE_MODEL_PATH="m")
     assert (made["port"], made["model_path"]) == (31000, "m")
+
+
+def test_the_command_line_has_every_http_option_with_its_default() -> None:
+    made = settings_of()
+    for name, (_, _, default) in described(ServerConfig).items():
+        assert made[name] == (list(default) if isinstance(default, tuple) else default), name
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("port", 70_000, "70000"),
+        ("port", -1, "-1"),
+        ("port", True, None),
+        ("host", 3, None),
+        ("max_body_size", 0, "0"),
+        ("receive_timeout", -1, "-1"),
+        ("receive_timeout", float("nan"), "nan"),
+        ("send_timeout", -0.5, "-0.5"),
+        ("request_timeout", "5", None),
+        ("shutdown_timeout", -1, "-1"),
+        ("watchdog_timeout", 0, "0"),
+        ("sse_keep_alive_interval", -1, "-1"),
+        ("allow_unknown_fields", 1, None),
+        ("ui", "yes", None),
+        ("allowed_hosts", 3, None),
+        ("allowed_origins", ["a", 3], None),
+        ("constrained_json_max_whitespace_cnt", -1, "-1"),
+        ("constrained_json_max_digits", -1, "-1"),
+    ],
+)
+def test_http_options_have_one_range_in_python_flags_and_environment(
+    name: str, value: object, text: str | None
+) -> None:
+    with pytest.raises(InvalidRequest, match=name):
+        ServerConfig(**{name: value})
+    if text is not None:
+        flag = "--" + name.replace("_", "-")
+        given = runner.invoke(cli.app, ["serve", flag, text, "--print-config"])
+        environment = {f"SGLANG_LITE_{name.upper()}": text}
+        set_outside = runner.invoke(cli.app, ["serve", "--print-config"], env=environment)
+        for result in (given, set_outside):
+            assert result.exit_code == 2
+            assert name in result.output
+
+
+def test_http_options_from_the_environment() -> None:
+    made = settings_of(
+        SGLANG_LITE_RECEIVE_TIMEOUT="5", SGLANG_LITE_UI="false", SGLANG_LITE_ALLOWED_HOSTS="a,b"
+    )
+    assert (made["receive_timeout"], made["ui"], made["allowed_hosts"]) == (5, False, ["a", "b"])
+
+
+def test_engine_options_out_of_range_are_refused_before_the_port_is_bound() -> None:
+    result = runner.invoke(cli.app, ["serve", "--max-running-requests", "0"])
+    assert result.exit_code == 2
+    assert "max_running_requests" in result.output
 
 
 def test_unknown_flags_get_a_suggestion() -> None:

@@ -96,7 +96,7 @@ def test_a_million_mistakes_are_one_error(live: Live) -> None:
 
 
 def test_big_bodies() -> None:
-    with serving(max_body_bytes=1000) as live:
+    with serving(max_body_size=1000) as live:
         error = error_of(live.chat(messages=hello("x" * 2000)), 413)
         assert error["code"] == "request_too_large"
         pieces = (b"x" * 100 for _ in range(50))

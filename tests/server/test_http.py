@@ -1,13 +1,11 @@
-"""HTTP itself, byte by byte: broken requests, framing that others may read differently, slow
-clients and clients that stop in the middle."""
+"""HTTP itself, byte by byte: broken requests, framing that others may read differently, clients
+that stop in the middle."""
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 import socket
-import threading
 import time
 
 import httpx
@@ -173,71 +171,6 @@ def test_a_client_that_leaves_in_its_body_is_no_failure_of_ours(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert 'status="499"' in live.http.get("/metrics").text
     assert live.engine.requests == []
-
-
-def test_slow_senders_wait_alone(live: Live) -> None:
-    """A body that comes byte by byte, and requests that never end, delay nobody."""
-    unfinished = [connect(live) for _ in range(50)]
-    for sock in unfinished:
-        sock.sendall(post(b"Content-Length: 1000\r\n", b"{"))
-    with connect(live) as sock:
-        data = post(LENGTH + CLOSE)
-        for place in range(0, len(data), 7):
-            sock.sendall(data[place : place + 7])
-        assert live.chat().status_code == 200
-        assert b'"content":"Hello"' in sock.recv(65536)
-    for sock in unfinished:
-        sock.close()
-
-
-def stalled(live: Live, **body: object) -> socket.socket:
-    """A client that asks for a stream and then reads nothing."""
-    data = json.dumps({"messages": hello("long"), "stream": True, **body}).encode()
-    sock = socket.socket()
-    sock.settimeout(10)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-    url = httpx.URL(live.url)
-    sock.connect((url.host, url.port))
-    sock.sendall(post(b"Content-Length: %d\r\n" % len(data) + CLOSE, data))
-    return sock
-
-
-def test_a_reader_that_stops_blocks_nobody_and_loses_nothing() -> None:
-    long = Script(tuple("x" * 100 for _ in range(100)))
-    engine = ScriptedEngine(lambda request, prompt: long if "long" in prompt else Script())
-    engine.waits_for_readers = False
-    with serving(engine) as live:
-        with stalled(live, n=2, logprobs=True, top_logprobs=20) as sock:
-            end = time.monotonic() + 10
-            while not live.process.server.running or engine.live:
-                assert time.monotonic() < end
-                time.sleep(0.01)
-            # The engine is done with it although nobody reads; others are served meanwhile.
-            for _ in range(5):
-                assert live.chat().status_code == 200
-            assert len(live.process.server.running) == 1
-            answer = b""
-            while piece := sock.recv(1 << 20):
-                answer += piece
-        texts = re.findall(rb'"delta":{"content":"(x+)"}', answer)
-        assert sum(map(len, texts)) == 2 * 4096
-        assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
-        assert len(answer) > 8_000_000
-        assert live.process.server.running == set()
-
-
-def test_a_reader_that_stops_and_leaves_is_aborted() -> None:
-    script = Script(tuple("x" * 1000 for _ in range(5)), gate=threading.Event())
-    engine = ScriptedEngine(script)
-    with serving(engine) as live:
-        with stalled(live, logprobs=True, top_logprobs=20):
-            end = time.monotonic() + 5
-            while not engine.live:
-                assert time.monotonic() < end
-                time.sleep(0.01)
-            time.sleep(0.1)
-        assert engine.wait_idle(1.0)
-        assert engine.aborted
 
 
 def test_what_waits_for_a_reader_is_sent_together() -> None:

@@ -209,7 +209,7 @@ def test_time_limits(live: Live) -> None:
 
 
 def test_keep_alive_comments() -> None:
-    with serving(keep_alive_interval=0.05) as live:
+    with serving(sse_keep_alive_interval=0.05) as live:
         gate = threading.Event()
         live.engine.script = Script(gate=gate)
         threading.Timer(0.3, gate.set).start()

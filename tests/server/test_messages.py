@@ -252,7 +252,7 @@ def test_output_config_is_enforced(live: Live) -> None:
 
 
 def test_silence_is_filled_with_pings() -> None:
-    with serving(ScriptedEngine(Script(pause=0.15)), keep_alive_interval=0.05) as live:
+    with serving(ScriptedEngine(Script(pause=0.15)), sse_keep_alive_interval=0.05) as live:
         assert {"type": "ping"} in streamed(live)
 
 

@@ -77,7 +77,7 @@ def test_errors_before_and_around_the_route(live: Live) -> None:
     error = refused(live.http.post(PATH, content=b"{", headers=json_type))
     assert error["code"] == "invalid_json"
     assert refused(ask(live, messages=hello("x" * 5000)))["code"] == "context_length_exceeded"
-    with serving(api_key="secret", max_body_bytes=500) as guarded:
+    with serving(api_key="secret", max_body_size=500) as guarded:
         assert refused(ask(guarded), 401)["type"] == "authentication_error"
         guarded.http.headers["x-api-key"] = "secret"
         assert answer(guarded)["stop_reason"] == "end_turn"

@@ -22,8 +22,8 @@ from sglang_lite.runtime.attention.plan import MIN_SHARED_KEYS
 from sglang_lite.runtime.batch import Batch, Row
 from sglang_lite.runtime.config import EngineConfig
 from sglang_lite.runtime.device import on
-from sglang_lite.runtime.engine_args import integers
 from sglang_lite.runtime.models.base import Model
+from sglang_lite.runtime.options import integers
 
 if TYPE_CHECKING:
     from sglang_lite.runtime.attention.triton import StaticPlan, TritonAttention

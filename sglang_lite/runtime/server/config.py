@@ -1,52 +1,103 @@
-"""The server's own settings; everything about the model is the engine's."""
+"""The HTTP server's options, each written once; everything about the model is the engine's."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from sglang_lite.runtime.options import Option, check_options, described, texts
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+HTTP, JSON = "HTTP", "Generated JSON"
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """How the HTTP server behaves.
+    """How the HTTP server behaves; command line and environment are made of these fields.
 
-    * ``host``, ``port``: where it listens; port 0 takes a free one.
-    * ``served_model_name``: the name in ``/v1/models``; "" = the model folder's name.
-    * ``api_key``: demanded of every route but ``/health`` and ``/ready``; "" = none.
-    * ``allowed_hosts``, ``allowed_origins``: further values of the ``Host`` and ``Origin``
-      headers to accept; "*" accepts any.
-    * ``max_body_bytes``: larger bodies are a 413.
-    * ``request_timeout``: seconds that one request may take; 0 = no limit.
-    * ``shutdown_timeout``: seconds that running requests get after the first signal.
-    * ``keep_alive_interval``: seconds of silence after which a stream sends a comment; 0 = never.
-    * ``watchdog_timeout``: seconds without a finished engine step, with work waiting, after which
-      ``/health`` fails.
-    * ``json_max_whitespace``: cap of every whitespace gap in generated JSON; None = the
-      constraint's own.
-    * ``json_max_digits``: cap of the digits of numbers that a schema leaves unbounded, because
-      small models like to write zeros for ever; None = no cap.
-    * ``allow_unknown_fields``: ignore request fields that nobody knows, instead of refusing them.
-    * ``accept_any_model``: serve any value of ``model``, instead of refusing foreign ones.
-    * ``ui``: serve ``/ui`` and its feed; None = only on a loopback address.
+    Raises :class:`InvalidRequest` for values outside their range.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 30000
-    served_model_name: str = ""
-    api_key: str = ""
-    allowed_hosts: tuple[str, ...] = ()
-    allowed_origins: tuple[str, ...] = ()
-    max_body_bytes: int = 8 * 2**20
-    request_timeout: float = 0.0
-    shutdown_timeout: float = 30.0
-    keep_alive_interval: float = 15.0
-    watchdog_timeout: float = 300.0
-    json_max_whitespace: int | None = None
-    json_max_digits: int | None = 40
-    allow_unknown_fields: bool = False
-    accept_any_model: bool = False
-    ui: bool | None = None
+    host: Annotated[str, Option("Address to listen on.", HTTP)] = "127.0.0.1"
+    port: Annotated[int, Option("0 takes a free one.", HTTP, low=0, below=65_536)] = 30_000
+    api_key: Annotated[
+        str, Option("Demanded of every route but /health and /ready; empty: none.", HTTP)
+    ] = ""
+    allowed_hosts: Annotated[
+        Sequence[str] | str,
+        Option("More values of the Host header, comma-separated; * is any.", HTTP, names=True),
+    ] = ()
+    allowed_origins: Annotated[
+        Sequence[str] | str,
+        Option("Web pages that may call, comma-separated; * is any.", HTTP, names=True),
+    ] = ()
+    max_body_size: Annotated[
+        int, Option("Bytes of a request's body; larger ones are a 413.", HTTP, low=1)
+    ] = 8 * 2**20
+    receive_timeout: Annotated[
+        float,
+        Option(
+            "Seconds in which a request must have arrived in full, then a 408; 0 = no limit.",
+            HTTP,
+            low=0,
+        ),
+    ] = 60.0
+    send_timeout: Annotated[
+        float,
+        Option(
+            "Seconds that an answer waits for a client that reads nothing, then the connection "
+            "is closed; 0 = no limit.",
+            HTTP,
+            low=0,
+        ),
+    ] = 300.0
+    request_timeout: Annotated[
+        float, Option("Seconds that one request may take, then a 504; 0 = no limit.", HTTP, low=0)
+    ] = 0.0
+    shutdown_timeout: Annotated[
+        float, Option("Seconds that running requests get after the first signal.", HTTP, low=0)
+    ] = 30.0
+    watchdog_timeout: Annotated[
+        float,
+        Option(
+            "Seconds without a finished step, with work waiting, until /health fails.",
+            HTTP,
+            above=0,
+        ),
+    ] = 300.0
+    sse_keep_alive_interval: Annotated[
+        float, Option("Seconds of silence until a stream sends a comment; 0 = never.", HTTP, low=0)
+    ] = 15.0
+    allow_unknown_fields: Annotated[
+        bool, Option("Ignore request fields that nobody knows, instead of refusing them.", HTTP)
+    ] = False
+    accept_any_model: Annotated[
+        bool, Option("Serve any value of `model`, instead of refusing foreign ones.", HTTP)
+    ] = False
+    ui: Annotated[
+        bool | None,
+        Option(
+            "Serve /ui and its feed; by default only on a loopback address.",
+            HTTP,
+            flags=("--ui/--no-ui",),
+        ),
+    ] = None
+    constrained_json_max_whitespace_cnt: Annotated[
+        int | None,
+        Option("Longest run of whitespace; without a number, the constraint's own.", JSON, low=0),
+    ] = None
+    constrained_json_disable_any_whitespace: Annotated[
+        bool, Option("No whitespace at all.", JSON)
+    ] = False
+    constrained_json_max_digits: Annotated[
+        int, Option("Digits of numbers that a schema leaves unbounded; 0 = no cap.", JSON, low=0)
+    ] = 40
+
+    def __post_init__(self) -> None:
+        check_options(self, described(ServerConfig))
+        for name in ("allowed_hosts", "allowed_origins"):
+            object.__setattr__(self, name, texts(getattr(self, name)))
 
     @property
     def loopback(self) -> bool:
@@ -57,3 +108,15 @@ class ServerConfig:
     def shows_ui(self) -> bool:
         """Whether ``/ui`` is served."""
         return self.loopback if self.ui is None else self.ui
+
+    @property
+    def json_max_whitespace(self) -> int | None:
+        """Cap of every gap in generated JSON; None = the constraint's own."""
+        if self.constrained_json_disable_any_whitespace:
+            return 0
+        return self.constrained_json_max_whitespace_cnt
+
+    @property
+    def json_max_digits(self) -> int | None:
+        """Cap of the digits of unbounded numbers: small models write zeros for ever."""
+        return self.constrained_json_max_digits or None

@@ -32,7 +32,7 @@ class ServerContext:
         self.phase: Literal["loading", "ready", "draining"] = "loading"
         self.started = time.time()
         self.json_style = JsonStyle(config.json_max_whitespace, config.json_max_digits)
-        self.model_name = config.served_model_name
+        self.model_name = ""
         self.model_path = ""
         self.metrics = Metrics()
         self.running: set[str] = set()
@@ -46,7 +46,7 @@ class ServerContext:
         self._engine = engine
         self._texts = TokenTexts(engine.tokenizer)
         self.model_path = model_path
-        self.model_name = self.model_name or engine.served_model_name or Path(model_path).name
+        self.model_name = engine.served_model_name or Path(model_path).name
         self.metrics.attach(engine, self.model_name)
         if self.phase == "loading":
             self.phase = "ready"

@@ -171,7 +171,7 @@ class Generation:
         manner: Manner = COMPLETIONS,
     ) -> EventStream:
         """The response that sends the events of ``source``, and closes this when it ends."""
-        interval = self._server.config.keep_alive_interval
+        interval = self._server.config.sse_keep_alive_interval
         return EventStream(
             source, close=self.close, keep_alive=interval, headers=headers, manner=manner
         )

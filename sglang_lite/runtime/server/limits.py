@@ -59,7 +59,7 @@ class Guard:
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
         exchange = _Exchange(send, request_id)
-        body = _BoundedBody(receive, self._server.config.max_body_bytes)
+        body = _BoundedBody(receive, self._server.config.max_body_size)
         try:
             self._check(scope, headers)
             exchange.origin = headers.get("origin")
@@ -102,7 +102,7 @@ class Guard:
         if self._key is not None and not open_path:
             self._check_key(headers, browser=scope["path"] in BROWSER_PATHS)
         if scope["method"] in ("POST", "PUT", "PATCH"):
-            _check_body_headers(headers, self._server.config.max_body_bytes)
+            _check_body_headers(headers, self._server.config.max_body_size)
 
     def _own_origin(self, origin: str, host: str) -> bool:
         allowed = self._server.config.allowed_origins

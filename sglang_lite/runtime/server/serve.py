@@ -76,7 +76,7 @@ class ServerProcess:
         self._http = HttpServer(
             uvicorn.Config(
                 app,
-                http=Http1Protocol,
+                http=Http1Protocol.limited(config.receive_timeout, config.send_timeout),
                 ws="none",
                 log_config=None,
                 access_log=False,
