@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, Literal
 
 from sglang_lite.errors import InvalidRequest
-from sglang_lite.lang.executor import Operation, fresh
 from sglang_lite.lang.loop import await_on, background_loop, block_on
 from sglang_lite.lang.nodes import Expression
 from sglang_lite.lang.state import ProgramState
 from sglang_lite.lang.variable import MISSING, Failure, Variable
+from sglang_lite.lang.work_queue import Operation, fresh
 
 JoinMode = Literal["gather_variable", "concate_and_append"]
 

@@ -28,7 +28,6 @@ from sglang_lite.lang.loop import (
     on_background_loop,
     spawn,
 )
-from sglang_lite.lang.nodes import RoleBegin, RoleEnd, Text
 from sglang_lite.lang.run import CURRENT_RUN, Run
 from sglang_lite.lang.state import AsyncProgramState, ProgramState
 
@@ -236,8 +235,7 @@ class SglFunction:
 
     def imap(self, rows: Iterable[Any], **options: Any) -> Iterator[tuple[int, ProgramState]]:
         """(row number, state) of every row; the options are those of :meth:`run_batch`."""
-        settings, options = batch.BatchSettings.split(options)
-        plan = batch.Batch(self, rows, settings, options)
+        plan = self._plan(rows, options)
 
         def results() -> Iterator[tuple[int, ProgramState]]:
             with BODIES.waiting():
@@ -249,15 +247,17 @@ class SglFunction:
         self, rows: Iterable[Any], **options: Any
     ) -> AsyncIterator[tuple[int, ProgramState]]:
         """:meth:`imap` for coroutines."""
-        settings, options = batch.BatchSettings.split(options)
-        plan = batch.Batch(self, rows, settings, options)
-        async for pair in aiterate(plan.results):
+        async for pair in aiterate(self._plan(rows, options).results):
             yield pair
 
     async def arun_batch(self, rows: Iterable[Any], **options: Any) -> list[ProgramState]:
         """:meth:`run_batch` for coroutines."""
         pairs = [pair async for pair in self.aimap(rows, **options)]
         return [state for _, state in sorted(pairs, key=lambda pair: pair[0])]
+
+    def _plan(self, rows: Iterable[Any], options: dict[str, Any]) -> batch.Batch:
+        settings, options = batch.BatchSettings.split(options)
+        return batch.Batch(self, rows, settings, options)
 
     # Without a model
 
@@ -282,12 +282,8 @@ class SglFunction:
 
     def cache(self, backend: Any = None) -> None:
         """Compute the program's constant beginning now, so that every run finds it cached."""
-        constant: list[Any] = []
-        for node in tracing.trace(self, {}).nodes:
-            if not isinstance(node, (Text, RoleBegin, RoleEnd)):
-                break
-            constant.append(node)
-        if not any(isinstance(node, Text) for node in constant):
+        constant = tracing.constant_beginning(self)
+        if not constant:
             return
 
         def prefix(s: ProgramState) -> None:

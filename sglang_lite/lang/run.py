@@ -13,9 +13,10 @@ from sglang_lite.errors import ProgramCancelled, ProgramError
 from sglang_lite.lang.backends.base import Backend
 from sglang_lite.lang.chat_template import ChatTemplate
 from sglang_lite.lang.events import EventLog
-from sglang_lite.lang.executor import Executor, fresh
+from sglang_lite.lang.executor import Executor
 from sglang_lite.lang.loop import background_loop
 from sglang_lite.lang.transcript import Piece
+from sglang_lite.lang.work_queue import fresh
 from sglang_lite.outputs import Usage
 from sglang_lite.sampling_params import SamplingParams
 

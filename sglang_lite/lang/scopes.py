@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sglang_lite.errors import CheckFailed, Incomplete, InvalidRequest
-from sglang_lite.lang.executor import Executor, Operation
+from sglang_lite.lang.executor import Executor
 from sglang_lite.lang.loop import await_on, block_on
 from sglang_lite.lang.transcript import Mark, Message
+from sglang_lite.lang.work_queue import Operation
 
 if TYPE_CHECKING:
     from sglang_lite.lang.state import ProgramState

@@ -191,6 +191,16 @@ def trace(program: SglFunction, arguments: dict[str, Any]) -> Trace:
     return follow(program, arguments, nodes.Argument, Reference, Trace())
 
 
+def constant_beginning(program: SglFunction) -> list[nodes.Expression]:
+    """The nodes that every run of ``program`` begins with, if there is any text among them."""
+    constant: list[nodes.Expression] = []
+    for node in trace(program, {}).nodes:
+        if not isinstance(node, (nodes.Text, nodes.RoleBegin, nodes.RoleEnd)):
+            break
+        constant.append(node)
+    return constant if any(isinstance(node, nodes.Text) for node in constant) else []
+
+
 def follow(
     program: SglFunction,
     arguments: dict[str, Any],
