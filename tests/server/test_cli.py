@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from sglang_lite import cli
 from sglang_lite.commands.chat import run_chat
 from sglang_lite.errors import EngineError, InvalidRequest
+from sglang_lite.lang.backends.runtime import server_options
 from sglang_lite.runtime.options import described
 from sglang_lite.runtime.server.config import ServerConfig
 from tests.server.live import Live, serving
@@ -116,6 +117,25 @@ def test_http_options_from_the_environment() -> None:
         SGLANG_LITE_RECEIVE_TIMEOUT="5", SGLANG_LITE_UI="false", SGLANG_LITE_ALLOWED_HOSTS="a,b"
     )
     assert (made["receive_timeout"], made["ui"], made["allowed_hosts"]) == (5, False, ["a", "b"])
+
+
+def test_a_runtime_takes_the_same_names() -> None:
+    flags, environment = server_options(
+        {
+            "receive_timeout": 5,
+            "ui": False,
+            "allowed_hosts": ["a", "b"],
+            "cuda_graph_bs": (1, 2),
+            "accept_any_model": True,
+            "disable_overlap_schedule": False,
+            "chunked_prefill_size": None,
+        }
+    )
+    made = settings_of(*flags, **environment)
+    assert (made["receive_timeout"], made["ui"], made["allowed_hosts"]) == (5, False, ["a", "b"])
+    assert (made["cuda_graph_bs"], made["accept_any_model"]) == ("1,2", True)
+    assert made["disable_overlap_schedule"] is False
+    assert made["chunked_prefill_size"] is None
 
 
 def test_engine_options_out_of_range_are_refused_before_the_port_is_bound() -> None:

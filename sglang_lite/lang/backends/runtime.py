@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -18,10 +20,10 @@ from sglang_lite.lang.backends.endpoint import RuntimeEndpoint
 class Runtime:
     """Start ``python -m sglang_lite.launch_server`` and wait until it is ready.
 
-    Keyword arguments are the server's options (``model_path`` for ``--model-path``; True for a
-    flag).  ``endpoint`` is the backend; a Runtime is accepted wherever a backend is.  ``port``: a
-    free one if None.  Raises :class:`BackendError` where the server does not get ready within
-    ``launch_timeout`` seconds.
+    Keyword arguments are the server's options (``model_path`` for ``--model-path``; True or False
+    for a flag, a list for several values).  ``endpoint`` is the backend; a Runtime is accepted
+    wherever a backend is.  ``port``: a free one if None.  Raises :class:`BackendError` where the
+    server does not get ready within ``launch_timeout`` seconds.
     """
 
     def __init__(
@@ -36,13 +38,8 @@ class Runtime:
         self.url = f"http://{host}:{port or _free_port(host)}"
         command = [sys.executable, "-m", "sglang_lite.launch_server", "--host", host]
         command += ["--port", self.url.rsplit(":", 1)[1], "--log-level", log_level]
-        for name, value in options.items():
-            flag = "--" + name.replace("_", "-")
-            if value is True:
-                command.append(flag)
-            elif value is not None and value is not False:
-                command += [flag, str(value)]
-        self._process = subprocess.Popen(command)
+        flags, environment = server_options(options)
+        self._process = subprocess.Popen([*command, *flags], env={**os.environ, **environment})
         atexit.register(self.shutdown)
         try:
             self._wait(time.monotonic() + launch_timeout)
@@ -79,6 +76,23 @@ class Runtime:
 
     def __exit__(self, *exc_info: object) -> None:
         self.shutdown()
+
+
+def server_options(options: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """Options as flags, and as variables of the environment where False has no flag of its own."""
+    flags: list[str] = []
+    environment: dict[str, str] = {}
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is False:
+            environment[f"SGLANG_LITE_{name.upper()}"] = "false"
+        elif value is True:
+            flags.append(flag)
+        elif isinstance(value, (list, tuple)):
+            flags += [flag, ",".join(map(str, value))]
+        elif value is not None:
+            flags += [flag, str(value)]
+    return flags, environment
 
 
 def _free_port(host: str) -> int:
