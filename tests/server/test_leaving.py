@@ -76,6 +76,7 @@ def test_while_the_prompt_is_computed(slow: Live, stream: bool, n: int) -> None:
     slow.engine.check()
 
 
+# sglang#36552, sglang#37833, ATOM#1441, vllm#54947
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/generate"])

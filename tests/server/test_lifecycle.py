@@ -19,6 +19,7 @@ from tests.server.live import Live, error_of, hello, serving
 from tests.server.scripted import Script, ScriptedEngine
 
 
+# gpustack#6203
 def test_the_port_answers_before_the_model_is_loaded() -> None:
     loaded = threading.Event()
     engine = ScriptedEngine()
@@ -57,6 +58,7 @@ def test_a_busy_port_is_refused_at_once(live: Live) -> None:
         bind("127.0.0.1", port)
 
 
+# omlx#1884
 def test_health_fails_when_the_engine_hangs() -> None:
     with serving(watchdog_timeout=5) as live:
         live.engine.step_age = 4.0
@@ -152,6 +154,7 @@ def test_a_list_of_which_the_last_is_refused_leaves_nothing_running() -> None:
         assert live.engine.wait_idle()
 
 
+# any-llm#847, vllm-mlx#302, preloop#117
 def test_a_failure_in_mid_stream_is_an_event_and_then_done(live: Live) -> None:
     live.engine.script = Script(fail=EngineError("the sampler broke"))
     *events, failure, done = live.chat_events()

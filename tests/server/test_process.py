@@ -50,6 +50,11 @@ class Process:
                 return found[1]
         raise AssertionError(self.text)
 
+    def children(self) -> list[str]:
+        """Processes of its own; none where the system does not tell."""
+        tasks = Path(f"/proc/{self.popen.pid}/task").glob("*/children")
+        return [child for task in tasks for child in task.read_text().split()]
+
     def ended(self, seconds: float = 60) -> int:
         code = self.popen.wait(seconds)
         time.sleep(0.1)
@@ -85,11 +90,13 @@ def answering(url: str, **fields: object) -> Iterator[Iterator[str]]:
         yield lines
 
 
+# sglang#4173, sglang#35202, vllm#36259
 def test_the_first_signal_drains(process: Process) -> None:
     url = process.url()
     models = httpx.get(f"{url}/v1/models", trust_env=False).json()
     assert models["data"][0]["id"] == "tiny"
     with answering(url, max_new_tokens=200, ignore_eos=True) as lines:
+        assert process.children() == []
         process.popen.send_signal(signal.SIGINT)
         events = [line for line in lines if line]
     assert events[-1] == "data: [DONE]"

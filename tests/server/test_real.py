@@ -141,6 +141,7 @@ def test_a_required_call_is_well_formed(real: Live) -> None:
     jsonschema.validate(json.loads(call["function"]["arguments"]), SCHEMA)
 
 
+# vllm#51226, vllm#21310
 def test_a_seed_gives_the_same_text_in_any_company(real: Live) -> None:
     body = {"prompt": "abc", "seed": 42, "max_tokens": 16, "ignore_eos": True}
 
@@ -227,6 +228,8 @@ def test_flushing(real: Live) -> None:
         {"ebnf": "no grammar"},
         {"guided_grammar": "start: missing"},
         {"structural_tag": "{}"},
+        {"stop_regex": "["},
+        {"stop_regex": "a*"},
         {"seed": 2**70},
         {"priority": 2**70},
     ],

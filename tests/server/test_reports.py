@@ -53,7 +53,7 @@ def test_errors_are_nested_in_both_modes(typing: Live, stream: bool) -> None:
     assert error_of(typing.chat(temperature="hot", stream=stream))["param"] == "temperature"
 
 
-# sglang#31404, sglang#7035, sglang#9294, vllm#58024
+# sglang#31404, sglang#7035, sglang#9294, sglang#10065, vllm#58024, vllm#58025
 def test_a_wrong_model_name_is_a_404_that_names_the_right_one(typing: Live) -> None:
     error = error_of(typing.chat(model="gpt-4"), 404)
     assert error["code"] == "model_not_found"
@@ -77,7 +77,7 @@ def test_the_stop_text_is_left_out_unless_asked_for(typing: Live) -> None:
     assert content(typing, stop=".", include_stop_str_in_output=True) == "One."
 
 
-# vllm#6083, vllm#7299, vllm#7179, vllm#36379
+# vllm#6083, vllm#7299, vllm#7179, vllm-swift#19, vllm#36379
 def test_usage_comes_once_and_only_if_asked_for(typing: Live) -> None:
     chunks = streamed(typing, stream_options={"include_usage": True})
     assert [bool(chunk["usage"]) for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
@@ -124,7 +124,7 @@ def test_the_rest_of_a_cut_character_is_flushed_at_the_end(typing: Live) -> None
     assert texts[0].startswith("ab")
 
 
-# ollama#13497, vllm#19177
+# ollama#13497, vllm#19177, standardcompletions/rfcs#2
 def test_log_probabilities_have_the_tokens_true_bytes(typing: Live) -> None:
     typing.engine.typist.text = "é👋"
     choice = typing.chat(temperature=0, logprobs=True, top_logprobs=2).json()["choices"][0]
@@ -165,7 +165,7 @@ def test_nulls_are_defaults(typing: Live) -> None:
     assert content(typing, seed=None, stop=None, max_tokens=None, n=None) == "Hello"
 
 
-# sglang#3971, sglang#4226
+# sglang#3971, sglang#4226, model_server#3877, SillyTavern#4429
 def test_a_final_message_is_continued(typing: Live) -> None:
     typing.engine.typist.text = "It is noon."
     messages = [*hello("time?"), {"role": "assistant", "content": "It is"}]
@@ -287,7 +287,8 @@ def test_a_forced_call_that_is_cut_ends_with_length(typing: Live, stream: bool) 
     assert reason == "length"
 
 
-# vllm#9209, litellm#35663, vllm#27572, vllm#34887, litellm-vscode-chat#281
+# vllm#9209, litellm#35663, ollama#7963, vllm#27572, vllm#34887, model_server#3838,
+# litellm-vscode-chat#281
 def test_a_streamed_call_is_whole(typing: Live) -> None:
     chunks = streamed(
         typing, tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="required"

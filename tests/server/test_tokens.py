@@ -57,3 +57,18 @@ def test_tokenizer_info(live: Live) -> None:
     assert info["eos_token"] == "<|end|>"
     assert info["bos_token"] is None
     assert info["chat_template"] == "<role>text"
+
+
+def test_a_conversation_has_the_tokens_of_its_chat(live: Live) -> None:
+    """Also where tools are told in words, because the template does not know them."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    body = {
+        "messages": [
+            *hello(),
+            {"role": "assistant", "content": "a", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "1"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+    }
+    counted = live.post("/tokenize", **body).json()["count"]
+    assert counted == live.chat(**body).json()["usage"]["prompt_tokens"]

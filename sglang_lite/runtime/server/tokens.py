@@ -8,9 +8,11 @@ from fastapi import APIRouter, Request
 
 from sglang_lite.runtime.server.context import server_of
 from sglang_lite.runtime.server.errors import invalid
-from sglang_lite.runtime.server.prompts import chat_ids, encode
+from sglang_lite.runtime.server.openai_chat import prompt_ids
+from sglang_lite.runtime.server.prompts import encode
 from sglang_lite.runtime.server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 from sglang_lite.runtime.server.schemas.wire import json_body, read_body
+from sglang_lite.runtime.server.tools import ToolPlan
 
 router = APIRouter()
 
@@ -26,14 +28,9 @@ async def tokenize(request: Request) -> dict[str, Any]:
     if (body.prompt is None) == (body.messages is None):
         raise invalid("prompt", "give one of prompt and messages")
     if body.messages is not None:
-        ids = await chat_ids(
-            engine.tokenizer,
-            body.messages,
-            body.tools,
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=body.continue_final_message,
-            template_kwargs=body.chat_template_kwargs,
-        )
+        chat = body.chat()
+        chat.check()
+        ids = await prompt_ids(server, chat, ToolPlan.of(chat))
     else:
         ids = await encode(
             engine.tokenizer,

@@ -77,7 +77,7 @@ class DecisionRequest(WireModel):
     """The body of ``POST /v1/decisions``."""
 
     model: str | None = None
-    input: str | Many[InputItem]
+    input: str | Annotated[Many[InputItem], Field(min_length=1)]
     questions: Many[AnyQuestion] = Field(min_length=1, max_length=MAX_QUESTIONS)
     ignored: ClassVar[frozenset[str]] = frozenset(
         {"prompt_cache_key", "prompt_cache_options", "safety_identifier"}

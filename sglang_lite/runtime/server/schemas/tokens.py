@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang_lite.runtime.server.schemas.chat import Message, Tool
+from sglang_lite.runtime.server.schemas.chat import ChatCompletionRequest, Message, Tool
 from sglang_lite.runtime.server.schemas.wire import Many, WireModel
 
 
@@ -24,6 +24,12 @@ class TokenizeRequest(WireModel):
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool = False
+
+    def chat(self) -> ChatCompletionRequest:
+        """The chat whose prompt is wanted."""
+        shared = self.model_fields_set & set(ChatCompletionRequest.model_fields)
+        given = {name: getattr(self, name) for name in shared}
+        return ChatCompletionRequest.model_construct(**given)
 
 
 class DetokenizeRequest(WireModel):
