@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import re
 import socket
 import threading
@@ -12,6 +14,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
+from sglang_lite.runtime.server.http1 import QuietTransport
 from tests.server.live import Live, hello, serving
 from tests.server.scripted import Script, ScriptedEngine
 from tests.server.test_http import BODY, CLOSE, LENGTH, connect, parsed, post
@@ -224,3 +227,22 @@ def test_a_slow_reader_is_not_cut_off() -> None:
                 answer += piece
                 time.sleep(0.02)
         assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+def test_writes_to_a_broken_connection_are_dropped_without_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def write() -> None:
+        ours, theirs = socket.socketpair()
+        transport, _ = await asyncio.get_running_loop().create_connection(
+            asyncio.Protocol, sock=ours
+        )
+        quiet = QuietTransport(transport)
+        theirs.close()
+        for _ in range(20):
+            quiet.write(b"x" * 1000)
+        assert quiet.is_closing()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(write())
+    assert caplog.records == []

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sglang_lite.runtime.server.errors import ApiError
+
+
+class QuietTransport:
+    """A transport that drops what is written once the connection is broken.
+
+    The protocol hears of that in the loop's next turn only; asyncio would warn of each write.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        """Send, or not."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class Http1Protocol(H11Protocol):
@@ -35,7 +54,7 @@ class Http1Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected; from now on it has to send."""
-        super().connection_made(transport)
+        super().connection_made(QuietTransport(transport))  # type: ignore[arg-type]
         self._watch_sender()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -177,14 +177,14 @@ class ChatReply:
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """Role chunks, deltas, finish chunks, the usage if asked for, ``[DONE]``."""
         with generation:
-            for index in range(self._body.n or 1):
-                yield self._chunk(index, {"role": "assistant", "content": ""})
+            role = {"role": "assistant", "content": ""}
+            yield b"".join(self._chunk(index, role) for index in range(self._body.n or 1))
             latest: dict[int, Usage] = {}
             async for _, output in generation.outputs():
                 generation.check(output.finish_reason)
                 latest[output.index] = output.usage
-                for piece in self._pieces(output, latest):
-                    yield piece
+                if pieces := self._pieces(output, latest):
+                    yield b"".join(pieces)
             if self._body.include_usage:
                 usage = usage_fields(total(list(latest.values())))
                 yield event(self._frame([], usage))
