@@ -159,6 +159,7 @@ def _surely_productive(node: ir.Repeat | ir.Object, known: set[str]) -> bool:
     if isinstance(node, ir.Repeat):
         return node.minimum == 0 and all(kind.minimum <= 0 for kind in node.kinds)
     required = [member.value for member in node.members if member.required]
+    required += [extra.value for extra in node.extras if extra.needed]
     if node.clauses or node.minimum > len(required):
         return False
     return all(_productive(value, known) for value in required)

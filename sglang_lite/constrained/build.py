@@ -179,13 +179,16 @@ def object_(
 
     ``NEVER`` where a required member has no value or the counts cannot meet.
     """
-    members = tuple(members)
+    members, extras = tuple(members), tuple(extras)
+    if any(extra.needed and (extra.key.start < 0 or extra.value.never) for extra in extras):
+        return NEVER
     extras = tuple(
         extra for extra in extras if extra.key.start >= 0 and not isinstance(extra.value, Never)
     )
     clauses = tuple(clauses)
     presence = Presence(members, extras, minimum, maximum, clauses)
-    if not presence.completable(0, (1 << len(members)) - 1, 0):
+    needed = sum(extra.needed for extra in extras)
+    if not presence.completable(0, (1 << len(members)) - 1, needed):
         return NEVER
     layout = (open, colon, comma, close)
     return Object(members, extras, order, minimum, maximum, clauses, *layout, distinct)

@@ -181,10 +181,14 @@ class Extra(NamedTuple):
 
     Declared keys are excluded by the engine; ``key`` need not do it.  Where the ``key``s of several
     extras overlap, either may be taken, so an intersection of values needs disjoint keys.
+
+    With ``needed`` exactly one key is of this kind, and no other key is equal to it.  An object has
+    at most one such kind.
     """
 
     key: ByteDFA
     value: Node
+    needed: bool = False
 
 
 class Clause(NamedTuple):

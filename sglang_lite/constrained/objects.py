@@ -12,12 +12,16 @@ from sglang_lite.constrained.cursors import TerminalCursor
 from sglang_lite.constrained.frames import Expansion, Frame, LeafFrame, Stack
 from sglang_lite.constrained.ir import Object
 from sglang_lite.constrained.keys import KeyCursor, Names, Way, ways
-from sglang_lite.constrained.presence import Presence
+from sglang_lite.constrained.presence import Presence, capacity, is_infinite
 from sglang_lite.constrained.tables import Scan
 from sglang_lite.constrained.trie import Place
 
 if TYPE_CHECKING:
     from sglang_lite.constrained.pushdown import Pushdown
+
+
+MAX_ROOM = 1000
+"""Where finitely many keys can be the needed one, so many others may come before it."""
 
 
 class Progress(NamedTuple):
@@ -26,7 +30,8 @@ class Progress(NamedTuple):
     ``position``: in schema order, the first member that may still come (all of them in any order).
     ``seen``: bit mask of the members that came, as far as it matters.  ``keys``: how many so far,
     clipped where more makes no difference.  ``started``: a comma is due.  ``names``: other keys so
-    far, kept while ``minimum`` wants more *distinct* keys, or for good if all must be.
+    far, kept while ``minimum`` wants more *distinct* keys or the needed one is still owed, or for
+    good if all must be.  ``owed``: the needed key has not come; ``needed``: it was this one.
     """
 
     position: int
@@ -34,6 +39,8 @@ class Progress(NamedTuple):
     keys: int
     started: bool
     names: frozenset[bytes] = frozenset()
+    owed: bool = False
+    needed: bytes | None = None
 
 
 class ObjectPlan:
@@ -57,10 +64,11 @@ class ObjectPlan:
             automaton.terminal_cursor(automaton.tables.terminal(extra.key), extra.key.start)
             for extra in node.extras
         )
+        self.room = _room(node)
         self._values: dict[int, tuple[Frame, ...]] = {}
         self._frames: dict[Progress, MembersFrame] = {}
         self._allowed: dict[Progress, int] = {}
-        self._extra_allowed: dict[Progress, bool] = {}
+        self._allowed_extras: dict[Progress, tuple[TerminalCursor | None, ...]] = {}
         self._cursors: dict[tuple[object, ...], KeyCursor] = {}
         self._completable: dict[Progress, bool] = {}
         self.extra_scans: dict[tuple[object, ...], Scan] = {}
@@ -76,9 +84,11 @@ class ObjectPlan:
         position = index + 1 if self.in_order else 0
         return self._counted(progress, position, seen, None)
 
-    def after_extra(self, progress: Progress, name: bytes | None) -> Progress:
-        """Progress after another key; ``name`` where names are tracked."""
+    def after_extra(self, progress: Progress, index: int, name: bytes | None) -> Progress:
+        """Progress after another key, of ``extras[index]``; ``name`` where names are tracked."""
         position = len(self.names) if self.in_order else 0
+        if self.node.extras[index].needed:
+            progress = progress._replace(owed=False, needed=name)
         return self._counted(progress, position, progress.seen, name)
 
     def _counted(
@@ -89,21 +99,23 @@ class ObjectPlan:
         if presence.maximum is None:
             keys = min(keys, presence.minimum)
         names = progress.names if name is None else progress.names | {name}
-        if keys >= presence.minimum and not self.node.distinct:
+        if keys >= presence.minimum and not self.node.distinct and not progress.owed:
             names = frozenset()
-        return Progress(position, seen, keys, True, names)
+        return Progress(position, seen, keys, True, names, progress.owed, progress.needed)
 
     def tracks_names(self, progress: Progress) -> bool:
         """True where the name of the next other key must be remembered.
 
         Where it reaches the minimum it must differ from those before, but none is kept after it.
         """
-        if self.node.distinct:
+        if self.node.distinct or progress.owed:
             return bool(self.extras)
         return bool(self.extras) and progress.keys + 1 < self.presence.minimum
 
     def completable(self, progress: Progress) -> bool:
         """True where some further keys complete the object."""
+        if progress.owed and self.room is not None and len(progress.names) >= self.room:
+            return False
         found = self._completable.get(progress)
         if found is None:
             everything = (1 << len(self.names)) - 1
@@ -117,7 +129,8 @@ class ObjectPlan:
             if self.in_order:
                 # Required members before the position did come, or it would not be there.
                 seen |= self.presence.required & ~(-1 << progress.position)
-            found = self.presence.completable(seen, open_, progress.keys, spare)
+            keys = progress.keys + progress.owed
+            found = self.presence.completable(seen, open_, keys, spare)
             self._completable[progress] = found
         return found
 
@@ -127,7 +140,7 @@ class ObjectPlan:
         missing = presence.required & ~progress.seen
         if self.in_order:
             missing = presence.required & (-1 << progress.position)
-        if missing or progress.keys < presence.minimum:
+        if missing or progress.keys < presence.minimum or progress.owed:
             return False
         return all(
             wanted & progress.seen or unwanted & ~progress.seen
@@ -174,18 +187,26 @@ class ObjectPlan:
                 kept |= bit
         return kept
 
-    def extra_allowed(self, progress: Progress) -> bool:
-        """True where another key may come next."""
-        found = self._extra_allowed.get(progress)
+    def allowed_extras(self, progress: Progress) -> tuple[TerminalCursor | None, ...]:
+        """The cursors of other keys that may come next; () where none may."""
+        found = self._allowed_extras.get(progress)
         if found is None:
-            found = bool(self.extras)
-            if found and self.in_order:
-                found = not self.presence.required & (-1 << progress.position)
-            if found and not self.presence.plain:
-                name = b"" if self.tracks_names(progress) else None
-                found = self.completable(self.after_extra(progress, name))
-            self._extra_allowed[progress] = found
+            cursors = [
+                cursor if self._extra_allowed(progress, index) else None
+                for index, cursor in enumerate(self.extras)
+            ]
+            found = self._allowed_extras[progress] = tuple(cursors) if any(cursors) else ()
         return found
+
+    def _extra_allowed(self, progress: Progress, index: int) -> bool:
+        if self.in_order and self.presence.required & (-1 << progress.position):
+            return False
+        if self.node.extras[index].needed and not progress.owed:
+            return False
+        if self.presence.plain and not progress.owed:
+            return True
+        name = b"" if self.tracks_names(progress) else None
+        return self.completable(self.after_extra(progress, index, name))
 
     # -- frames and cursors ----------------------------------------------------------------------
 
@@ -203,7 +224,7 @@ class ObjectPlan:
 
     def extra_frames(self, progress: Progress, index: int, name: bytes | None) -> tuple[Frame, ...]:
         """What follows another key, of ``extras[index]``."""
-        after = self.frame(self.after_extra(progress, name))
+        after = self.frame(self.after_extra(progress, index, name))
         return (*self._value(-1 - index), after)
 
     def _value(self, index: int) -> tuple[Frame, ...]:
@@ -216,12 +237,11 @@ class ObjectPlan:
 
     def start_cursor(self, progress: Progress) -> KeyCursor | None:
         """The cursor before a key, or None where no key may come."""
-        extras: tuple[TerminalCursor | None, ...] = ()
-        if self.extra_allowed(progress):
-            extras = self.extras
+        extras = self.allowed_extras(progress)
         names = self.names
-        if progress.names:
-            names = tuple(sorted({*names, *progress.names}))
+        if progress.names or progress.needed is not None:
+            needed = () if progress.needed is None else (progress.needed,)
+            names = tuple(sorted({*names, *progress.names, *needed}))
         return self.cursor(progress, Names(names, 0, len(names), 0), extras, b"")
 
     def cursor(
@@ -256,6 +276,15 @@ class ObjectPlan:
         return self.member_of.get(names.texts[names.low], -1)
 
 
+def _room(node: Object) -> int | None:
+    """How many other keys surely leave one for the needed kind, None for any number."""
+    for extra in node.extras:
+        if extra.needed and not is_infinite(extra.key):
+            found = capacity(node.members, (extra,), MAX_ROOM)
+            return MAX_ROOM if found is None else found
+    return None
+
+
 class ObjectFrame(Frame):
     """A whole object."""
 
@@ -266,7 +295,8 @@ class ObjectFrame(Frame):
 
     def expand(self, automaton: Pushdown, below: Stack, closure: Expansion) -> None:
         plan = self.plan
-        start = Progress(0, 0, 0, False)
+        owed = any(extra.needed for extra in plan.node.extras)
+        start = Progress(0, 0, 0, False, owed=owed)
         if plan.completable(start):
             closure.work.append(automaton.push((*plan.open, plan.frame(start)), below))
 

@@ -113,7 +113,7 @@ def _bits(indices: Sequence[int]) -> int:
 
 def capacity(members: Sequence[Member], extras: Sequence[Extra], wanted: int) -> int | None:
     """How many undeclared keys there are, None if at least ``wanted`` or infinitely many."""
-    if any(_is_infinite(extra.key) for extra in extras):
+    if any(is_infinite(extra.key) for extra in extras):
         return None
     declared = {member.key for member in members}
     found: set[bytes] = set()
@@ -138,7 +138,7 @@ def capacity(members: Sequence[Member], extras: Sequence[Extra], wanted: int) ->
     return len(found)
 
 
-def _is_infinite(dfa: ByteDFA) -> bool:
+def is_infinite(dfa: ByteDFA) -> bool:
     """True where some state can come again: all states are live, so words can be pumped."""
     done: set[int] = set()
     path: dict[int, None] = {dfa.start: None}

@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 
 from sglang_lite.constrained import CompiledGrammar, GrammarCompiler, ir
-from sglang_lite.constrained.json_string import json_char, json_key, json_string, whitespace
+from sglang_lite.constrained.automaton import words
+from sglang_lite.constrained.json_string import (
+    json_char,
+    json_key,
+    json_string,
+    key_dfa,
+    whitespace,
+)
 from tests.constrained.core_reference import assert_exact
 from tests.constrained.core_vocabularies import ALL
 
 GAP = ir.terminal(whitespace(3))
 TEXT = ir.terminal(json_string())
+FEW = key_dfa(words(("p", "pq")))
 COMMA = ir.sequence(GAP, ir.literal(","), GAP)
 
 
@@ -48,6 +56,17 @@ def objects(order: str) -> dict[str, ir.Node]:
             maximum=4,
         ),
         "clauses": obj(ABC, order=order, clauses=CHAIN, minimum=1),
+        "needed": obj(
+            ABC[:1],
+            [ir.Extra(json_key(), TEXT), ir.Extra(json_key(), ir.literal("2"), needed=True)],
+            order=order,
+            maximum=3,
+        ),
+        "needed, of few": obj(
+            [],
+            [ir.Extra(FEW, TEXT), ir.Extra(FEW, ir.literal("2"), needed=True)],
+            order=order,
+        ),
     }
 
 
@@ -96,6 +115,7 @@ SCHEMAS = [
         "maxProperties": 3,
         "additionalProperties": {"const": 1},
     },
+    {"type": "object", "not": {"patternProperties": {"a$": {"type": "string"}}}},
     {"type": "string", "pattern": "^[a-c]+(me|\\d{2})$"},
     {"type": "string", "pattern": "ba[rz]"},
     {"type": "string", "maxLength": 4},

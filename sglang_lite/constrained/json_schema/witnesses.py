@@ -39,11 +39,15 @@ def declared_witnesses(to: Normaliser, record: R.Object, witness: R.Witness) -> 
             continue
         for negated in negated_terms(witness.obeys):
             if satisfiable(to, R.both(member_schema(record, name), negated)):
-                layer = R.Layer({name: negated}, annotates=False)
-                yield record._replace(
-                    required=tuple(dict.fromkeys((*record.required, name))),
-                    layers=(*record.layers, layer),
-                )
+                yield with_member(record, name, negated)
+
+
+def with_member(record: R.Object, name: str, schema: R.Conj) -> R.Object:
+    """``record`` with ``name`` there, its value as ``schema`` says."""
+    return record._replace(
+        required=tuple(dict.fromkeys((*record.required, name))),
+        layers=(*record.layers, R.Layer({name: schema}, annotates=False)),
+    )
 
 
 def undeclared_witnesses(
