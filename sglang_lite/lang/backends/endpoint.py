@@ -243,6 +243,10 @@ class _Cumulative:
                 completion_tokens=meta.get("completion_tokens", 0),
                 cached_tokens=meta.get("cached_tokens", 0),
                 forced_tokens=meta.get("forced_tokens", 0),
+                compile_s=meta.get("compile_time", 0.0),
+                queue_s=meta.get("queue_time", 0.0),
+                ttft_s=meta.get("ttft", 0.0),
+                e2e_s=meta.get("e2e_latency", 0.0),
             ),
         )
         self._text, self._ids, self._logprobs = len(text), len(ids), len(entries)
