@@ -25,7 +25,6 @@ from sglang_lite.constrained.nodes import (
     Terminal,
     Union,
 )
-from sglang_lite.constrained.presence import Presence
 
 
 def literal(text: bytes | str) -> Node:
@@ -185,10 +184,7 @@ def object_(
     extras = tuple(
         extra for extra in extras if extra.key.start >= 0 and not isinstance(extra.value, Never)
     )
-    clauses = tuple(clauses)
-    presence = Presence(members, extras, minimum, maximum, clauses)
-    needed = sum(extra.needed for extra in extras)
-    if not presence.completable(0, (1 << len(members)) - 1, needed):
-        return NEVER
     layout = (open, colon, comma, close)
-    return Object(members, extras, order, minimum, maximum, clauses, *layout, distinct)
+    node = Object(members, extras, order, minimum, maximum, tuple(clauses), *layout, distinct)
+    needed = sum(extra.needed for extra in extras)
+    return node if node.presence.completable(0, (1 << len(members)) - 1, needed) else NEVER

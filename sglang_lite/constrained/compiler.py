@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sglang_lite.constrained import analysis, budget, ir
 from sglang_lite.constrained.liveness import Liveness
-from sglang_lite.constrained.masks import recipe, state_mask
+from sglang_lite.constrained.masks import recipe, state_mask, write_few
 from sglang_lite.constrained.pushdown import Pushdown, State
 from sglang_lite.constrained.tables import Row
 from sglang_lite.constrained.vocabulary import Vocabulary
@@ -97,13 +97,31 @@ class CompiledGrammar:
     def mask(self, state: State) -> Row:
         """The packed mask of ``state``, EOS where the text may end; not to be written to."""
         if state.mask is None:
-            if self.automaton.state_count > self.max_states:
-                self.automaton.clear()
+            self._make_room()
             mask = state_mask(self.automaton, state, self.vocabulary.eos_token_ids)
             if self._liveness is not None:
                 mask = self._liveness.filter(state, mask)
             state.mask = mask
         return state.mask
+
+    def fill(self, state: State, row: Row) -> None:
+        """Write the mask of ``state`` to ``row``.
+
+        A mask of a few tokens is kept only once it is asked for again: most places of a grammar's
+        own text are passed once.
+        """
+        if state.mask is None and not state.passed and self._liveness is None:
+            self._make_room()
+            state.passed = True
+            if row.flags.c_contiguous and write_few(
+                self.automaton, state, self.vocabulary.eos_token_ids, row
+            ):
+                return
+        row[:] = self.mask(state)
+
+    def _make_room(self) -> None:
+        if self.automaton.state_count > self.max_states:
+            self.automaton.clear()
 
     def named_tokens(self, state: State) -> tuple[int, ...]:
         """The tokens that ``state`` allows one by one, not as one of a large set."""
@@ -268,7 +286,7 @@ class GrammarCompiler:
 
     def _evict(self) -> None:
         """Drop the least recently used grammars; weighs a large cache at every 16th insertion."""
-        if len(self._cache) > 16 and len(self._cache) % 16:
+        if len(self._cache) == 1 or (len(self._cache) > 16 and len(self._cache) % 16):
             return
         total = sum(grammar.memory_size_bytes for grammar in self._cache.values())
         while total > self.limits.cache_bytes and len(self._cache) > 1:

@@ -8,16 +8,16 @@ by whoever makes them, so they compare by identity.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sglang_lite.constrained.ir import LiteralSet
 from sglang_lite.constrained.tables import NOTHING, Scan
-from sglang_lite.constrained.terminals import TerminalTable
 from sglang_lite.constrained.trie import Place
 
 if TYPE_CHECKING:
     from sglang_lite.constrained.frames import Frame
+    from sglang_lite.constrained.terminals import TerminalTable
 
 Arc = tuple["Cursor | None", "tuple[Frame, ...]"]
 """After a byte: the cursor that reads on (None = the leaf is done), and frames matched after it."""
@@ -195,15 +195,13 @@ def branches(
 
 
 class TerminalCursor(Cursor):
-    """In a state of a byte DFA."""
+    """In a state of a byte DFA; ``table.cursor`` makes them, one for all grammars."""
 
-    __slots__ = ("_arcs", "_make", "endless", "nullable", "state", "table")
+    __slots__ = ("_arcs", "endless", "nullable", "state", "table")
 
-    def __init__(
-        self, table: TerminalTable, state: int, make: Callable[[TerminalTable, int], Cursor]
-    ) -> None:
-        super().__init__()
-        self.table, self.state, self._make = table, state, make
+    def __init__(self, table: TerminalTable, state: int) -> None:
+        self._scans = table.scans(state)
+        self.table, self.state = table, state
         self.nullable = table.dfa.accepts(state)
         self.endless = table.dfa.endless(state)
         self._arcs: dict[int, tuple[Arc, ...]] = {}
@@ -213,7 +211,7 @@ class TerminalCursor(Cursor):
         if found is None:
             target = self.table.dfa.step(self.state, byte)
             # An accepting state is nullable: the closure lets the rest begin there.
-            found = ((self._make(self.table, target), ()),) if target >= 0 else ()
+            found = ((self.table.cursor(target), ()),) if target >= 0 else ()
             self._arcs[byte] = found
         return found
 
@@ -229,7 +227,7 @@ class TerminalCursor(Cursor):
             here = following
         return here, len(text)
 
-    def scan(self, place: Place) -> Scan:
+    def _scan(self, place: Place) -> Scan:
         return self.table.scan(place, self.state)
 
     @property

@@ -62,6 +62,14 @@ class Expansion:
         if cursor.nullable:
             self.work.append(below)
 
+    def push(self, automaton: Pushdown, frames: tuple[Frame, ...], below: Stack) -> None:
+        """One way on is ``frames`` on ``below``; a leaf on top needs no stack of its own."""
+        first = frames[0]
+        if isinstance(first, LeafFrame):
+            self.leaf(first.cursor, automaton.push(frames[1:], below))
+        else:
+            self.work.append(automaton.push(frames, below))
+
 
 class Closure:
     """What a stack comes to before the next byte: merged (cursor, stack) pairs, and acceptance."""
@@ -103,7 +111,7 @@ class SequenceFrame(Frame):
         self.frames = frames
 
     def expand(self, automaton: Pushdown, below: Stack, closure: Expansion) -> None:
-        closure.work.append(automaton.push(self.frames, below))
+        closure.push(automaton, self.frames, below)
 
 
 class UnionFrame(Frame):
@@ -116,7 +124,7 @@ class UnionFrame(Frame):
 
     def expand(self, automaton: Pushdown, below: Stack, closure: Expansion) -> None:
         for frame in self.frames:
-            closure.work.append(automaton.push((frame,), below))
+            closure.push(automaton, (frame,), below)
 
 
 class RefFrame(Frame):

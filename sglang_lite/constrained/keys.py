@@ -120,20 +120,22 @@ class KeyCursor(Cursor):
         if low == high or plan.tracks_names(progress):
             return self, at
         wanted = texts[low][:depth] + text[at:]
+        length = len(wanted)
         nearest = bisect_left(texts, wanted, low, high)
-        length = max(
-            _agree(name, wanted) for name in texts[max(nearest - 1, low) : min(nearest + 1, high)]
-        )
+        if nearest == high or len(texts[nearest]) <= length or texts[nearest][:length] != wanted:
+            beside = texts[max(nearest - 1, low) : min(nearest + 1, high)]
+            length = max([_agree(name, wanted, depth) for name in beside])
+            wanted = wanted[:length]
+            nearest = bisect_left(texts, wanted, low, high)
         if length < depth + 2:
             return self, at
-        prefix, extras = wanted[:length], self.extras
-        for byte in prefix[depth:]:
-            extras = tuple([_advance(cursor, byte) for cursor in extras])
-        low = bisect_left(texts, prefix, low, high)
-        low, high = narrow(texts, low, high, length - 1, prefix[-1])
-        return plan.cursor(
-            progress, Names(texts, low, high, length), extras, b""
-        ), at + length - depth
+        extras = self.extras
+        if extras:
+            for byte in wanted[depth:]:
+                extras = tuple([_advance(cursor, byte) for cursor in extras])
+        _, high = narrow(texts, nearest, high, length - 1, wanted[-1])
+        below = Names(texts, nearest, high, length)
+        return plan.cursor(progress, below, extras, b""), at + length - depth
 
     def _tracked_step(
         self, extras: tuple[TerminalCursor | None, ...], text: bytes
@@ -241,10 +243,10 @@ class KeyCursor(Cursor):
         return exits
 
 
-def _agree(name: bytes, wanted: bytes) -> int:
-    """How many first bytes are the same, without the last one of ``name``."""
+def _agree(name: bytes, wanted: bytes, depth: int) -> int:
+    """How many first bytes are the same, ``depth`` at least, without the last one of ``name``."""
     most = min(len(name) - 1, len(wanted))
-    for index in range(most):
+    for index in range(depth, most):
         if name[index] != wanted[index]:
             return index
     return most

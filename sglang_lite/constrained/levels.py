@@ -57,6 +57,9 @@ class Levels:
         self._deep = bounds[min(DEEP, len(bounds) - 1)]
         self._deep_nodes, self._runs = self._find_runs()
         self._run_lengths = np.array([end - start for _, _, start, end in self._runs], np.intp)
+        tops = [number for number, run in enumerate(self._runs) if run[0] < 0]
+        self._trees = list(pairwise([*tops, len(self._runs)]))
+        self._above_trees = np.array([-1 - self._runs[top][0] for top in tops], np.intp)
 
     def _find_runs(self) -> tuple[Int32, list[Run]]:
         """The nodes from level DEEP on, depth first, as runs of one symbol."""
@@ -114,9 +117,11 @@ class Levels:
     def _sweep_deep(self, states: Int32, moves: Moves) -> None:
         """Few nodes on many levels, mostly runs of one character: run by run."""
         width, target_of = moves.width, moves.flat().item
-        last: list[int] = []
+        last = [DEAD] * len(self._runs)
         odd: list[tuple[int, int]] = []
-        for above, symbol, start, end in self._runs:
+        entered = np.flatnonzero(states.take(self._above_trees) >= 0)
+        for number in (n for tree in entered.tolist() for n in range(*self._trees[tree])):
+            above, symbol, start, end = self._runs[number]
             state = last[above] if above >= 0 else states.item(-1 - above)
             for at in range(start, end):
                 if state < 0:
@@ -132,7 +137,7 @@ class Levels:
                 state = target
                 if at < end - 1:
                     odd.append((at, state))
-            last.append(state)
+            last[number] = state
         # Nearly all runs are one node, or stay in one state.
         found = np.array(last, np.int32).repeat(self._run_lengths)
         for at, state in odd:

@@ -35,31 +35,48 @@ def _walk(automaton: Pushdown, configuration: Configuration) -> Recipe:
     seen: set[tuple[Place, Stack]] = set()
     root = automaton.tables.trie.root
     work: list[tuple[Place, Cursor, Stack]] = [(root, configuration.cursor, configuration.below)]
+    push, closure = automaton.push, automaton.closure
     while work:
         place, cursor, below = work.pop()
-        scan = cursor.scan(place)
-        for row in scan.rows:
+        more_rows, more_tokens, exits = cursor.scan(place)
+        for row in more_rows:
             rows[id(row)] = row
-        tokens += scan.tokens
-        for frames, after in scan.exits:
-            stack = automaton.push(frames, below) if frames else below
+        tokens += more_tokens
+        for frames, after in exits:
+            stack = push(frames, below) if frames else below
             key = (after, stack)
             if key not in seen:
                 seen.add(key)
-                for inner, deeper in automaton.closure(stack).items:
+                for inner, deeper in (stack.closure or closure(stack)).items:
                     work.append((after, inner, deeper))
     return tuple(rows.values()), tuple(tokens)
 
 
 def state_mask(automaton: Pushdown, state: State, eos: tuple[int, ...]) -> Row:
     """The packed mask of a state, EOS where the text may end; may be a shared row."""
+    return _assemble(*_gathered(automaton, state, eos), automaton.tables.words)
+
+
+def write_few(automaton: Pushdown, state: State, eos: tuple[int, ...], row: Row) -> bool:
+    """Write the mask of a state to a contiguous ``row`` if it is a few ids; False if it is not."""
+    rows, tokens = _gathered(automaton, state, eos)
+    if rows or len(tokens) > SHORT:
+        return False
+    row.fill(0)
+    _set_few(row, tokens)
+    return True
+
+
+def _gathered(
+    automaton: Pushdown, state: State, eos: tuple[int, ...]
+) -> tuple[list[Row], list[int]]:
     rows: list[Row] = []
     tokens: list[int] = list(eos) if state.accepting else []
     for configuration in state.configurations:
         more_rows, more_tokens = recipe(automaton, configuration)
         rows += more_rows
         tokens += more_tokens
-    return _assemble(rows, tokens, automaton.tables.words)
+    return rows, tokens
 
 
 def _assemble(rows: list[Row], tokens: list[int], words: int) -> Row:
@@ -71,12 +88,16 @@ def _assemble(rows: list[Row], tokens: list[int], words: int) -> Row:
         mask = rows[0].copy() if len(rows) == 1 else rows[0] | rows[1]
         for row in rows[2:]:
             np.bitwise_or(mask, row, out=mask)
-    view = memoryview(mask).cast("B")  # type: ignore[arg-type]
     if len(tokens) <= SHORT:
-        # Several times faster than indexing numpy scalars.
-        for token in tokens:
-            view[token >> 3] |= 1 << (token & 7)
+        _set_few(mask, tokens)
     else:
         ids = np.array(tokens, np.intp)
         np.bitwise_or.at(mask.view(np.uint8), ids >> 3, BITS[ids & 7])
     return mask
+
+
+def _set_few(mask: Row, tokens: list[int]) -> None:
+    """Set the bits of ``tokens``; several times faster than indexing numpy scalars."""
+    view = memoryview(mask).cast("B")  # type: ignore[arg-type]
+    for token in tokens:
+        view[token >> 3] |= 1 << (token & 7)

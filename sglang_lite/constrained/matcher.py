@@ -56,8 +56,11 @@ class GrammarMatcher:
         if len(shape) != 2 or shape[1] != self._words or bitmask.dtype != _INT32:
             shown = f"{bitmask.dtype} {bitmask.shape}"
             raise InvalidRequest("bitmask", shown, f"an int32 array [batch, {self._words}]")
-        mask = None if self._terminated else self._state.mask
-        bitmask[index] = self.next_token_mask if mask is None else mask
+        mask = self.next_token_mask if self._terminated else self._state.mask
+        if mask is None:
+            self.compiled.fill(self._state, bitmask[index])
+        else:
+            bitmask[index] = mask
 
     @property
     def next_token_mask(self) -> Bitmask:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from typing import Literal as Choose
 
 from sglang_lite.constrained.dfa import ByteDFA
+from sglang_lite.constrained.presence import Presence
 
 PropertyOrder = Choose["schema", "any"]
 
@@ -215,6 +216,7 @@ class Object(Node):
     """
 
     __slots__ = (
+        "_presence",
         "clauses",
         "close",
         "colon",
@@ -246,8 +248,18 @@ class Object(Node):
         self.minimum, self.maximum, self.clauses = minimum, maximum, clauses
         self.open, self.colon, self.comma, self.close = open, colon, comma, close
         self.distinct = distinct
+        self._presence: Presence | None = None
         layout = (open, colon, comma, close)
         self._seal((members, extras, order, minimum, maximum, clauses, *layout, distinct))
+
+    @property
+    def presence(self) -> Presence:
+        """Which sets of members there may be; made when first asked for."""
+        if self._presence is None:
+            self._presence = Presence(
+                self.members, self.extras, self.minimum, self.maximum, self.clauses
+            )
+        return self._presence
 
 
 class Ref(Node):

@@ -12,7 +12,7 @@ from sglang_lite.constrained.cursors import TerminalCursor
 from sglang_lite.constrained.frames import Expansion, Frame, LeafFrame, Stack
 from sglang_lite.constrained.ir import Object
 from sglang_lite.constrained.keys import KeyCursor, Names, Way, ways
-from sglang_lite.constrained.presence import Presence, capacity, is_infinite
+from sglang_lite.constrained.presence import capacity, is_infinite
 from sglang_lite.constrained.tables import Scan
 from sglang_lite.constrained.trie import Place
 
@@ -49,20 +49,15 @@ class ObjectPlan:
     def __init__(self, node: Object, automaton: Pushdown) -> None:
         self.node = node
         self.automaton = automaton
-        self.presence = Presence(
-            node.members, node.extras, node.minimum, node.maximum, node.clauses
-        )
+        self.presence = node.presence
         order = sorted(range(len(node.members)), key=lambda i: node.members[i].key)
         self.names = tuple(node.members[i].key for i in order)
         self.member_of = {node.members[i].key: i for i in order}
         self.in_order = node.order == "schema"
-        self.open = automaton.frames((node.open,))
-        self.colon = automaton.frames((node.colon,))
-        self.comma = automaton.frames((node.comma,))
-        self.close = automaton.frames((node.close,))
+        layout = (node.open, node.colon, node.comma, node.close)
+        self.open, self.colon, self.comma, self.close = automaton.layout(layout)
         self.extras = tuple(
-            automaton.terminal_cursor(automaton.tables.terminal(extra.key), extra.key.start)
-            for extra in node.extras
+            automaton.terminal(extra.key).cursor(extra.key.start) for extra in node.extras
         )
         self.room = _room(node)
         self._values: dict[int, tuple[Frame, ...]] = {}
@@ -298,7 +293,7 @@ class ObjectFrame(Frame):
         owed = any(extra.needed for extra in plan.node.extras)
         start = Progress(0, 0, 0, False, owed=owed)
         if plan.completable(start):
-            closure.work.append(automaton.push((*plan.open, plan.frame(start)), below))
+            closure.push(automaton, (*plan.open, plan.frame(start)), below)
 
 
 class MembersFrame(Frame):
@@ -321,4 +316,7 @@ class MembersFrame(Frame):
                 options.append((*comma, LeafFrame(cursor)))
             self._options = tuple(options)
         for frames in self._options:
-            closure.work.append(automaton.push(frames, below))
+            if frames:
+                closure.push(automaton, frames, below)
+            else:
+                closure.work.append(below)

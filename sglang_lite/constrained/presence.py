@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count as counter
 from typing import TYPE_CHECKING
 
 from sglang_lite.errors import GrammarTooComplex
@@ -59,16 +60,16 @@ class Presence:
         free = open_ & self.usable & ~add
         if add & ~self.usable:
             return False
-        self._budget = MAX_BRANCHES
-        return self._solve(seen | add, free, count + add.bit_count(), extra)
+        return self._solve(seen | add, free, count + add.bit_count(), extra, counter())
 
-    def _solve(self, present: int, free: int, count: int, extra: int | None) -> bool:
+    def _solve(
+        self, present: int, free: int, count: int, extra: int | None, cases: Iterator[int]
+    ) -> bool:
         """Branch on the members of unsatisfied clauses (DPLL with unit propagation).
 
         What is neither in ``present`` nor in ``free`` is absent.
         """
-        self._budget -= 1
-        if self._budget < 0:
+        if next(cases) >= MAX_BRANCHES:
             raise GrammarTooComplex(
                 f"the presence rules of an object need more than {MAX_BRANCHES} cases"
             )
@@ -99,8 +100,8 @@ class Presence:
             return min(bounds, default=self.minimum) >= self.minimum
         bit = branch & -branch
         rest = free & ~bit
-        return self._solve(present, rest, count, extra) or self._solve(
-            present | bit, rest, count + 1, extra
+        return self._solve(present, rest, count, extra, cases) or self._solve(
+            present | bit, rest, count + 1, extra, cases
         )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sglang_lite.constrained.counted import CountedLeaf
-from sglang_lite.constrained.cursors import Cursor, LiteralCursor, TerminalCursor, set_cursor
+from sglang_lite.constrained.cursors import Cursor, LiteralCursor, set_cursor
 from sglang_lite.constrained.frames import (
     Closure,
     EmptyFrame,
@@ -29,6 +29,7 @@ from sglang_lite.constrained.frames import (
 )
 from sglang_lite.constrained.fused import fuse
 from sglang_lite.constrained.ir import (
+    ByteDFA,
     Counted,
     Empty,
     Language,
@@ -50,6 +51,9 @@ from sglang_lite.constrained.tables import Row, Tables
 from sglang_lite.constrained.terminals import TerminalTable
 from sglang_lite.errors import GrammarTooComplex
 
+MAX_LAYOUTS = 64
+"""How many different punctuations of objects the grammars of a vocabulary share."""
+
 MAX_CLOSURE = 100_000
 """Stacks that one closure may visit; more is a grammar with absurd ambiguity."""
 
@@ -66,18 +70,19 @@ Pairs = tuple[tuple[Cursor, Stack], ...]
 class Configuration:
     """A cursor and the stack below its leaf; remembers its part of the mask."""
 
-    __slots__ = ("below", "cursor", "recipe")
+    __slots__ = ("alone", "below", "cursor", "recipe")
 
     def __init__(self, cursor: Cursor, below: Stack) -> None:
         self.cursor = cursor
         self.below = below
+        self.alone: State | None = None  # the state of nothing else, as most states are
         self.recipe: tuple[tuple[Row, ...], tuple[int, ...]] | None = None
 
 
 class State:
     """A set of configurations; ``accepting`` says that the text may end here."""
 
-    __slots__ = ("accepting", "configurations", "mask", "moves", "tokens")
+    __slots__ = ("accepting", "configurations", "mask", "moves", "passed", "tokens")
 
     def __init__(self, configurations: tuple[Configuration, ...], accepting: bool) -> None:
         self.configurations = configurations
@@ -85,10 +90,14 @@ class State:
         self.moves: dict[int, State | None] = {}
         self.tokens: dict[int, State | None] = {}
         self.mask: Row | None = None
+        self.passed = False  # its mask was written somewhere, but not kept
 
     def pairs(self) -> Pairs:
         """The (cursor, stack) pair of each configuration."""
-        return tuple([(c.cursor, c.below) for c in self.configurations])
+        found = self.configurations
+        if len(found) == 1:
+            return ((found[0].cursor, found[0].below),)
+        return tuple([(c.cursor, c.below) for c in found])
 
 
 class Pushdown:
@@ -99,13 +108,13 @@ class Pushdown:
         self.tables = tables
         self.bottom = Stack(None, None)
         self._frames: dict[Node, Frame] = {}
-        self._terminals: dict[tuple[TerminalTable, int], TerminalCursor] = {}
+        self._dfas: set[ByteDFA] = set()
         self.clear()
 
     def clear(self) -> None:
         """Forget all states; matchers keep the one they are in and go on from it."""
         for state in getattr(self, "_states", {}).values():
-            state.moves, state.tokens, state.mask = {}, {}, None
+            state.moves, state.tokens, state.mask, state.passed = {}, {}, None, False
         self._stacks: dict[tuple[Frame, Stack], Stack] = {}
         self._forks: dict[frozenset[Stack], Fork] = {}
         self._configurations: dict[tuple[Cursor, Stack], Configuration] = {}
@@ -136,8 +145,7 @@ class Pushdown:
             size += MOVE_BYTES * (len(state.moves) + len(state.tokens))
             if state.mask is not None:
                 rows[id(state.mask)] = state.mask.nbytes
-        dfas = {table.dfa for table, _ in list(self._terminals)}
-        return size + sum(rows.values()) + sum(dfa.size_bytes for dfa in dfas)
+        return size + sum(rows.values()) + sum(dfa.size_bytes for dfa in list(self._dfas))
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -157,8 +165,7 @@ class Pushdown:
                 return self.frame(items[0])
             return SequenceFrame(self.frames(items))
         if isinstance(node, Terminal):
-            table = self.tables.terminal(node.dfa)
-            return LeafFrame(self.terminal_cursor(table, node.dfa.start))
+            return LeafFrame(self.terminal(node.dfa).cursor(node.dfa.start))
         if isinstance(node, Object):
             return ObjectFrame(ObjectPlan(node, self))
         if isinstance(node, Union):
@@ -189,18 +196,25 @@ class Pushdown:
         """The frame of a rule."""
         return self.frame(self.language.rules[name])
 
-    def terminal_cursor(self, table: TerminalTable, state: int) -> TerminalCursor:
-        """The cursor of a DFA state, or of the state of another DFA that it is an alias of."""
-        key = (table, state)
-        found = self._terminals.get(key)
+    def layout(self, nodes: tuple[Node, ...]) -> tuple[tuple[Frame, ...], ...]:
+        """The frames of each of ``nodes``, an object's punctuation.
+
+        The same in nearly all grammars, which share them where they are leaves alone.
+        """
+        known = self.tables.layouts
+        found = known.get(nodes)
         if found is None:
-            alias = table.dfa.alias(state)
-            if alias is not None:
-                found = self.terminal_cursor(self.tables.terminal(alias[0]), alias[1])
-            else:
-                found = TerminalCursor(table, state, self.terminal_cursor)
-            found = self._terminals.setdefault(key, found)
+            found = tuple([self.frames((node,)) for node in nodes])
+            if all(isinstance(frame, LeafFrame) for frames in found for frame in frames):
+                if len(known) >= MAX_LAYOUTS:
+                    known.clear()
+                known[nodes] = found
         return found
+
+    def terminal(self, dfa: ByteDFA) -> TerminalTable:
+        """The table of a DFA that the language mentions."""
+        self._dfas.add(dfa)
+        return self.tables.terminal(dfa)
 
     # -- stacks ----------------------------------------------------------------------------------
 
@@ -232,9 +246,15 @@ class Pushdown:
 
     def closure(self, stack: Stack) -> Closure:
         """What ``stack`` comes to before the next byte; memoised on the stack."""
-        if stack.closure is None:
-            stack.closure = self._closure(stack)
-        return stack.closure
+        found = stack.closure
+        if found is None:
+            head, below = stack.head, stack.below
+            if isinstance(head, LeafFrame) and below is not None and not head.cursor.nullable:
+                found = Closure(((head.cursor, below),), False)
+            else:
+                found = self._closure(stack)
+            stack.closure = found
+        return found
 
     def _closure(self, stack: Stack) -> Closure:
         expansion = Expansion(stack)
@@ -348,10 +368,13 @@ class Pushdown:
             if configuration is None:
                 configuration = self._configurations.setdefault(pair, Configuration(*pair))
             found.append(configuration)
-        # Most states are one configuration.
-        alone = len(found) == 1 and not accepting
-        key = found[0] if alone else (frozenset(found), accepting)
+        alone = found[0] if len(found) == 1 and not accepting else None
+        if alone is not None and alone.alone is not None:
+            return alone.alone
+        key = alone or (frozenset(found), accepting)
         state = self._states.get(key)
         if state is None:
             state = self._states.setdefault(key, State(tuple(found), accepting))
+        if alone is not None:
+            alone.alone = state
         return state

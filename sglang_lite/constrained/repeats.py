@@ -134,4 +134,4 @@ class RepeatFrame(Frame):
             frames: tuple[Frame, ...] = (item, plan.frame(after))
             if started:
                 frames = (*plan.separator, *frames)
-            closure.work.append(automaton.push(frames, below))
+            closure.push(automaton, frames, below)

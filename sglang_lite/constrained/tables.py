@@ -22,6 +22,7 @@ from sglang_lite.constrained.trie import Int32, Place, Trie
 
 if TYPE_CHECKING:
     from sglang_lite.constrained.frames import Frame
+    from sglang_lite.constrained.ir import Node
     from sglang_lite.constrained.terminals import TerminalTable
 
 Row = NDArray[np.int32]
@@ -66,6 +67,8 @@ class Tables:
         self.budget_bytes = budget_bytes
         self.size_bytes = 0
         """Approximate memory of what the tables know."""
+        self.layouts: dict[tuple[Node, ...], tuple[tuple[Frame, ...], ...]] = {}
+        """The frames of objects' punctuation, see ``Pushdown.layout``."""
         self._lock = threading.Lock()
         self._terminals: weakref.WeakValueDictionary[ByteDFA, TerminalTable]
         self._terminals = weakref.WeakValueDictionary()

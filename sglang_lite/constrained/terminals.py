@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from sglang_lite.constrained.cursors import TerminalCursor
 from sglang_lite.constrained.ir import Bound, ByteDFA
 from sglang_lite.constrained.levels import DEAD, ByteTrie, ClassTrie, Flags, Levels
 from sglang_lite.constrained.moves import SPLIT, ByteMoves, ClassMoves
@@ -40,6 +41,9 @@ FEW_NODES = 120
 FEW_HELD = 4000
 """Nodes whose ids are gathered one by one; for more, every id asks for its node."""
 
+CURSOR_BYTES = 700
+"""Rough memory of a cursor and what it remembers of its steps."""
+
 LAST_WALKED = 4
 """So many profiles are compared with a new state before it is walked, too."""
 
@@ -54,7 +58,8 @@ class TerminalTable:
         self.dfa = dfa
         self._lock = threading.Lock()
         self._longest = len(tables.trie.bounds)  # no token has so many bytes
-        self._scans: dict[tuple[Place, int], Scan] = {}
+        self._scans: dict[int, dict[Place, Scan]] = {}
+        self._cursors: dict[int, TerminalCursor] = {}
         self._reaches: dict[tuple[Place, int], Reach] = {}
         self._measures: dict[tuple[Place, int, int], Measure] = {}
         self._loop: TerminalTable | None = None
@@ -66,15 +71,33 @@ class TerminalTable:
         self._by_class: ClassMoves | None = None
         self._charged = 0
 
+    def cursor(self, state: int) -> TerminalCursor:
+        """The cursor in ``state``, or in the state of another DFA that it is an alias of."""
+        found = self._cursors.get(state)
+        if found is None:
+            alias = self.dfa.alias(state)
+            if alias is not None:
+                found = self.tables.terminal(alias[0]).cursor(alias[1])
+            else:
+                found = TerminalCursor(self, state)
+                self.tables.charge(self, CURSOR_BYTES)
+            found = self._cursors.setdefault(state, found)
+        return found
+
+    def scans(self, state: int) -> dict[Place, Scan]:
+        """What is known of ``state``, by place."""
+        found = self._scans.get(state)
+        return self._scans.setdefault(state, {}) if found is None else found
+
     def scan(self, place: Place, state: int) -> Scan:
         """The tokens below ``place`` read from ``state``; memoised."""
-        key = (place, state)
-        found = self._scans.get(key)
+        known = self.scans(state)
+        found = known.get(place)
         if found is None:
             near = self.dfa.near(state, self.tables.trie.longest)
             if near != state:
-                return self._scans.setdefault(key, self.scan(place, near))
-            found = self._scans.setdefault(key, self._scan(place, state))
+                return known.setdefault(place, self.scan(place, near))
+            found = known.setdefault(place, self._scan(place, state))
             self.charge(self.tables.weight(found.rows, found.tokens))
         return found
 
@@ -86,8 +109,13 @@ class TerminalTable:
         self.tables.charge(self, size + grown)
 
     def clear(self) -> None:
-        """Forget what was found so far, to give its memory back; any thread may go on using it."""
-        for memo in (self._scans, self._reaches, self._measures, self._profiles, self._endings):
+        """Forget what was found so far, to give its memory back; any thread may go on using it.
+
+        Cursors stay: the grammars that hold them tell their states apart by them.
+        """
+        for scans in list(self._scans.values()):
+            scans.clear()
+        for memo in (self._reaches, self._measures, self._profiles, self._endings):
             memo.clear()
         self._live.clear()
         self._walked = ()

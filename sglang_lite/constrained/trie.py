@@ -72,6 +72,7 @@ class Trie:
         self.first_child = memoryview(self.child_start)  # type: ignore[arg-type]
         self.last_child = memoryview(self.child_end)  # type: ignore[arg-type]
         self.first_token = memoryview(self.token_start)  # type: ignore[arg-type]
+        self.token = memoryview(self.tokens)  # type: ignore[arg-type]
         self._interned: weakref.WeakValueDictionary[object, Place] = weakref.WeakValueDictionary()
         self.root = Place(self, (0,))
 
@@ -131,19 +132,18 @@ class Trie:
 
     def _descend(self, node: int, text: bytes, start: int, inner: tuple[int, ...]) -> Path:
         """:meth:`follow` from one node: its places and hops need not be made."""
-        find, first, last_child = self.bytes.find, self.first_child, self.last_child
-        last = len(text) - 1
-        for at in range(start, len(text)):
-            node = find(text[at], first[node], last_child[node])
-            if node < 0:
-                break
-            low, high = self.first_token[node], self.first_token[node + 1]
-            ids = tuple(self.tokens[low:high].tolist()) if low < high else ()
-            if at == last:
-                below = self._intern((node,)) if first[node] < last_child[node] else None
-                return Path(inner, ids, below, True)
+        find, first, last = self.bytes.find, self.first_child, self.last_child
+        first_token, token = self.first_token, self.token
+        ids: tuple[int, ...] = ()
+        for byte in text[start:]:
             inner += ids
-        return Path(inner, (), None, False)
+            node = find(byte, first[node], last[node])
+            if node < 0:
+                return Path(inner, (), None, False)
+            low, high = first_token[node], first_token[node + 1]
+            ids = () if low == high else tuple(token[low:high])
+        below = self._intern((node,)) if first[node] < last[node] else None
+        return Path(inner, ids, below, True)
 
     def walk(self, text: bytes) -> Place | None:
         """The place after ``text``, None where no token goes on."""
@@ -234,15 +234,14 @@ class Place:
         trie = self.trie
         if len(self.nodes) == 1:
             node = self.nodes[0]
-            start, end = int(trie.child_start[node]), int(trie.child_end[node])
-            found = trie.bytes.find(byte, start, end)
+            found = trie.bytes.find(byte, trie.first_child[node], trie.last_child[node])
             if found < 0:
                 return None
             return self._hop([found])
         if len(self.nodes) <= FEW:
             nodes = []
             for node in self.nodes:
-                found = trie.bytes.find(byte, trie.child_start[node], trie.child_end[node])
+                found = trie.bytes.find(byte, trie.first_child[node], trie.last_child[node])
                 if found >= 0:
                     nodes.append(found)
             return self._hop(nodes) if nodes else None
@@ -254,10 +253,10 @@ class Place:
         tokens: list[int] = []
         inner = []
         for node in nodes:
-            start, end = trie.token_start[node], trie.token_start[node + 1]
+            start, end = trie.first_token[node], trie.first_token[node + 1]
             if start < end:
-                tokens += trie.tokens[start:end].tolist()
-            if trie.child_start[node] < trie.child_end[node]:
+                tokens += trie.token[start:end]
+            if trie.first_child[node] < trie.last_child[node]:
                 inner.append(node)
         return Hop(tuple(tokens), trie._intern(tuple(inner)) if inner else None)
 

@@ -29,8 +29,12 @@ def allowed_by_steps(grammar: CompiledGrammar, state: State) -> set[int]:
 
 
 def allowed_by_mask(grammar: CompiledGrammar, state: State) -> set[int]:
-    """The ids whose bits are set, tail bits included."""
-    bits = np.unpackbits(grammar.mask(state).view(np.uint8), bitorder="little")
+    """The ids whose bits are set, tail bits included, however the mask is asked for."""
+    filled = np.full(grammar.vocabulary.tables.words, -1, np.int32)
+    grammar.fill(state, filled)
+    mask = grammar.mask(state)
+    assert (filled == mask).all(), "a mask is another one when it is written"
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
     return set(np.flatnonzero(bits).tolist())
 
 

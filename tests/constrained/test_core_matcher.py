@@ -153,6 +153,21 @@ def test_a_batch_leaves_other_rows_and_allows_all_without_a_matcher() -> None:
         batch_fill_next_token_bitmask([None] * 5, bitmask)
 
 
+@pytest.mark.parametrize("pattern", ["ab", "[a-z]+"])
+def test_the_same_mask_is_written_at_every_visit_and_to_any_row(pattern: str) -> None:
+    compiled = COMPILER.compile_regex(f"x{pattern}")
+    matcher = GrammarMatcher(compiled)
+    assert matcher.accept_string("x")
+    expected = compiled.mask(matcher.fork()._state)
+    columns = np.full((len(expected), 1), 7, np.int32, order="C").T
+    wide = np.full((2, 2 * len(expected)), 7, np.int32)[:, ::2]
+    for bitmask, row in ((columns, 0), (wide, 1), (wide, -2)):
+        for _ in range(3):
+            matcher.compiled.automaton.clear()
+            matcher.fill_next_token_bitmask(bitmask, row)
+            assert (bitmask[row] == expected).all()
+
+
 # -- forced text ---------------------------------------------------------------------------------
 
 

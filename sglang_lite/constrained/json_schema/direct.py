@@ -31,6 +31,7 @@ Tokens: TypeAlias = tuple[str, ...]
 """The way from a place down to a schema that has no place of its own yet."""
 
 _SILENT = ANNOTATIONS | IDENTIFIERS
+_BARE = ANNOTATIONS | {"type"}
 _NUMBERS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
 _OF_KIND: dict[str, frozenset[str]] = {
     "object": frozenset(("properties", "required", "additionalProperties")),
@@ -86,6 +87,11 @@ class Direct:
         """The values of ``schema``, which stands ``tokens`` below ``place``."""
         if not isinstance(schema, dict):
             return self._general(schema, place, tokens)
+        if "type" in schema and schema.keys() <= _BARE and schema["type"].__class__ is str:
+            # Most members give a type and no more.
+            bare = self._leaves.get((schema["type"],))
+            if bare is not None:
+                return bare
         found = self._nodes.get(id(schema))
         if found is None:
             found = self._usual(schema, place, tokens)
@@ -243,11 +249,12 @@ class Direct:
         self, kind: str, rules: Set[str], schema: dict[str, Any], place: Node, tokens: Tokens
     ) -> ir.Node | None:
         """Numbers, strings and constants go the general way once for all documents."""
-        values = [schema[rule] for rule in sorted(rules)]
+        names = sorted(rules)
+        values = [schema[name] for name in names]
         types = [value.__class__ for value in values]
         if not _PLAIN_VALUES.issuperset(types):
             return None
-        key = (kind, *sorted(rules), *types, *values)
+        key = (kind, *names, *types, *values)
         found = self._leaves.get(key)
         if found is None:
             alone = {"type": kind, **{rule: schema[rule] for rule in rules}}
