@@ -105,7 +105,7 @@ def test_stream_of_logprobs_has_running_offsets(live: Live) -> None:
 def test_constraint(live: Live) -> None:
     complete(live, json_schema='{"type": "integer"}')
     assert live.engine.requests[0].sampling_params.constraint == JsonSchema(
-        '{"type": "integer"}', max_digits=40
+        '{"type": "integer"}', max_digits=40, separators=(", ", ": ")
     )
 
 

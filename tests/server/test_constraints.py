@@ -7,14 +7,15 @@ import json
 import pytest
 
 from sglang_lite.constraint import Choice, Grammar, JsonSchema, Regex, StructuralTag
-from tests.server.live import Live, error_of
+from tests.server.live import Live, error_of, serving
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
 def schema_of(schema: dict, **options: object) -> JsonSchema:
-    """The constraint with the server's bounds."""
-    return JsonSchema.of(schema, max_digits=40, **options)
+    """The constraint with the server's bounds and layout."""
+    layout = {} if options else {"separators": (", ", ": ")}
+    return JsonSchema.of(schema, max_digits=40, **layout, **options)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,37 @@ def schema_of(schema: dict, **options: object) -> JsonSchema:
 def test_every_dialect_is_the_same_constraint(live: Live, fields: dict, expected: object) -> None:
     assert live.chat(**fields).status_code == 200
     assert live.engine.requests[0].sampling_params.constraint == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"separators": (", ", ": "), "max_digits": 40}),
+        ({"constrained_json_max_whitespace_cnt": 3}, {"max_whitespace": 3, "max_digits": 40}),
+        ({"constrained_json_max_whitespace_cnt": 16}, {"max_digits": 40}),
+        (
+            {"constrained_json_disable_any_whitespace": True},
+            {"max_whitespace": 0, "max_digits": 40},
+        ),
+        ({"constrained_json_max_digits": 0}, {"separators": (", ", ": ")}),
+    ],
+)
+def test_the_servers_layout_of_json(options: dict, expected: dict) -> None:
+    with serving(**options) as live:
+        live.chat(json_schema=SCHEMA)
+        body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 5}
+        form = {"type": "json_schema", "schema": SCHEMA}
+        live.post("/v1/messages", **body, output_config={"format": form})
+        made = [request.sampling_params.constraint for request in live.engine.requests]
+        assert made == [JsonSchema.of(SCHEMA, **expected)] * 2
+
+
+@pytest.mark.parametrize("given", [{"max_whitespace": 2}, {"separators": (",", ":")}, {}])
+def test_generate_lays_json_out_as_its_options_say(live: Live, given: dict) -> None:
+    params = {"json_schema": json.dumps(SCHEMA), "json_options": given}
+    assert live.post("/generate", text="a", sampling_params=params).status_code == 200
+    made = live.engine.requests[0].sampling_params.constraint
+    assert made == JsonSchema.of(SCHEMA, max_digits=40, **given)
 
 
 @pytest.mark.parametrize(

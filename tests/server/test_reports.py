@@ -238,13 +238,15 @@ def test_keywords_are_obeyed_or_refused_by_name(typing: Live, schema: dict) -> N
 
 
 # omlx#2990, vllm#38696, vllm#4093, vllm#13260
-def test_whitespace_and_zeros_in_json_are_bounded(typing: Live) -> None:
+@pytest.mark.parametrize("gaps", [None, 16])
+def test_whitespace_and_zeros_in_json_are_bounded(gaps: int | None) -> None:
     """The model would write blanks for ever, and 1.000… where it may not."""
-    typing.engine.typist.text = '{"a":' + " " * 500
-    properties = {"a": {"enum": [1]}}
-    schema = {"properties": properties, "required": ["a"], "additionalProperties": False}
-    schema["type"] = "object"
-    choice = typing.chat(json_schema=schema, temperature=0, max_tokens=300).json()["choices"][0]
+    schema = {"properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": False}
+    engine = typist_engine()
+    engine.typist.text = '{"a":' + " " * 500
+    with serving(engine, constrained_json_max_whitespace_cnt=gaps) as live:
+        fields = {"json_schema": {"type": "object", **schema}, "temperature": 0, "max_tokens": 300}
+        choice = live.chat(**fields).json()["choices"][0]
     assert choice["finish_reason"] == "stop"
     assert json.loads(choice["message"]["content"]) == {"a": 1}
 

@@ -10,6 +10,22 @@ from sglang_lite.runtime.options import Option, check_options, described, texts
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HTTP, JSON = "HTTP", "Generated JSON"
+SEPARATORS = (", ", ": ")
+"""What most JSON that models have read looks like, and what the language writes."""
+
+
+@dataclass(frozen=True)
+class JsonStyle:
+    """How generated JSON is kept from running away, beyond what its schema says.
+
+    ``max_whitespace`` bounds every gap (None: the constraint's own bound); ``separators`` fix the
+    layout of a request that says nothing about it; ``max_digits`` caps the digits of numbers that
+    the schema leaves unbounded (None: no cap).
+    """
+
+    max_whitespace: int | None = None
+    max_digits: int | None = None
+    separators: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +101,12 @@ class ServerConfig:
     ] = None
     constrained_json_max_whitespace_cnt: Annotated[
         int | None,
-        Option("Longest run of whitespace; without a number, the constraint's own.", JSON, low=0),
+        Option(
+            "Longest run of whitespace in any place; without a number, one space after each comma "
+            "and colon and none elsewhere.",
+            JSON,
+            low=0,
+        ),
     ] = None
     constrained_json_disable_any_whitespace: Annotated[
         bool, Option("No whitespace at all.", JSON)
@@ -110,13 +131,14 @@ class ServerConfig:
         return self.loopback if self.ui is None else self.ui
 
     @property
-    def json_max_whitespace(self) -> int | None:
-        """Cap of every gap in generated JSON; None = the constraint's own."""
-        if self.constrained_json_disable_any_whitespace:
-            return 0
-        return self.constrained_json_max_whitespace_cnt
+    def json_style(self) -> JsonStyle:
+        """The layout of generated JSON where a request leaves it open.
 
-    @property
-    def json_max_digits(self) -> int | None:
-        """Cap of the digits of unbounded numbers: small models write zeros for ever."""
-        return self.constrained_json_max_digits or None
+        One layout, unless an option asks for gaps: the keys are then forced token by token.
+        """
+        whitespace = self.constrained_json_max_whitespace_cnt
+        if self.constrained_json_disable_any_whitespace:
+            whitespace = 0
+        # Small models like to write zeros for ever.
+        digits = self.constrained_json_max_digits or None
+        return JsonStyle(whitespace, digits, SEPARATORS if whitespace is None else None)

@@ -13,7 +13,6 @@ from sglang_lite.runtime.server.config import ServerConfig
 from sglang_lite.runtime.server.errors import ApiError, overloaded
 from sglang_lite.runtime.server.logprobs import TokenTexts
 from sglang_lite.runtime.server.metrics import Metrics
-from sglang_lite.runtime.server.schemas.constraints import JsonStyle
 
 if TYPE_CHECKING:
     from sglang_lite.runtime.engine import Engine
@@ -31,7 +30,7 @@ class ServerContext:
         self.config = config
         self.phase: Literal["loading", "ready", "draining"] = "loading"
         self.started = time.time()
-        self.json_style = JsonStyle(config.json_max_whitespace, config.json_max_digits)
+        self.json_style = config.json_style
         self.model_name = ""
         self.model_path = ""
         self.metrics = Metrics()

@@ -52,6 +52,7 @@ ERROR_SCHEMA = {
     "type": "object",
     "required": ["error"],
     "properties": {
+        "type": {"const": "error"},  # in Anthropic's shape only
         "error": {
             "type": "object",
             "required": ["message", "type", "param", "code"],
@@ -61,7 +62,7 @@ ERROR_SCHEMA = {
                 "param": _TEXT_OR_NULL,
                 "code": _TEXT_OR_NULL,
             },
-        }
+        },
     },
 }
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from sglang_lite.constraint import Constraint, JsonSchema
 from sglang_lite.errors import InvalidRequest
+from sglang_lite.runtime.server.config import JsonStyle
 from sglang_lite.runtime.server.errors import invalid
 from sglang_lite.runtime.server.schemas.chat import (
     ChatCompletionRequest,
@@ -23,7 +24,7 @@ from sglang_lite.runtime.server.schemas.chat import (
     NamedToolChoice,
     Tool,
 )
-from sglang_lite.runtime.server.schemas.constraints import JsonStyle, WireConstraint
+from sglang_lite.runtime.server.schemas.constraints import WireConstraint
 from sglang_lite.tool_constraints import HERMES, NO_ARGUMENTS, optional_calls, required_calls
 from sglang_lite.tool_constraints import Tool as CallTool
 

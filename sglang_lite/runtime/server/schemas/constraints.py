@@ -25,6 +25,7 @@ from sglang_lite.constraint import (
     constraint_from_fields,
 )
 from sglang_lite.errors import InvalidRequest, InvalidSchema
+from sglang_lite.runtime.server.config import JsonStyle
 from sglang_lite.runtime.server.errors import invalid
 from sglang_lite.runtime.server.schemas.wire import Many, WireModel
 
@@ -40,18 +41,6 @@ class WireConstraint:
 
     constraint: Constraint
     param: str
-
-
-@dataclass(frozen=True)
-class JsonStyle:
-    """How generated JSON is kept from running away, beyond what its schema says.
-
-    ``max_whitespace`` bounds every gap (None: the constraint's own bound); ``max_digits`` the
-    digits of numbers that the schema leaves unbounded (None: no cap).
-    """
-
-    max_whitespace: int | None = None
-    max_digits: int | None = None
 
 
 class JsonSchemaFormat(WireModel):
@@ -225,6 +214,8 @@ def native_constraint(fields: dict[str, Any], style: JsonStyle) -> WireConstrain
     if constraint is None:
         return None
     name = next(name for name, value in given.items() if value not in (None, ""))
+    # Here "json_options" say how JSON is laid out, and without them it is free.
+    style = replace(style, separators=None)
     return styled(WireConstraint(constraint, f"sampling_params.{name}"), style)
 
 
@@ -241,4 +232,6 @@ def styled(wire: WireConstraint, style: JsonStyle) -> WireConstraint:
         whitespace = min(style.max_whitespace, whitespace)
     digits = constraint.max_digits if constraint.max_digits is not None else style.max_digits
     bounded = replace(constraint, max_whitespace=whitespace, max_digits=digits)
+    if constraint.separators is None and whitespace == JsonSchema.max_whitespace:
+        bounded = replace(bounded, separators=style.separators)
     return replace(wire, constraint=bounded)
