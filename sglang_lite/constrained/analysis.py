@@ -25,7 +25,8 @@ def prepare(language: ir.Language) -> ir.Language:
     return ir.Language(_prune(language.root, dead), rules, language.warnings)
 
 
-def _children(node: ir.Node) -> list[ir.Node]:
+def children(node: ir.Node) -> list[ir.Node]:
+    """The nodes that ``node`` is made of; none for a leaf."""
     if isinstance(node, (ir.Sequence, ir.Union)):
         return list(node.items)
     if isinstance(node, ir.Repeat):
@@ -86,7 +87,7 @@ def _nullable(node: ir.Node, rules: set[str]) -> bool:
     if isinstance(node, ir.Repeat):
         if not node.minimum and not any(kind.minimum for kind in node.kinds):
             return True
-        return all(_nullable(item, rules) for item in _children(node))
+        return all(_nullable(item, rules) for item in children(node))
     if isinstance(node, ir.Ref):
         return node.name in rules
     return False
@@ -132,7 +133,7 @@ def _first(node: ir.Node, nullable: set[str]) -> list[str]:
     if isinstance(node, ir.Object):
         return _first(node.open, nullable)
     if isinstance(node, (ir.Union, ir.Repeat)):
-        return [name for item in _children(node) for name in _first(item, nullable)]
+        return [name for item in children(node) for name in _first(item, nullable)]
     return []
 
 
@@ -173,7 +174,7 @@ def rule_names(node: ir.Node) -> set[str]:
         here = work.pop()
         if isinstance(here, ir.Ref):
             found.add(here.name)
-        work += _children(here)
+        work += children(here)
     return found
 
 
@@ -185,7 +186,7 @@ def node_count(language: ir.Language) -> int:
         here = work.pop()
         if id(here) not in seen:
             seen.add(id(here))
-            work += _children(here)
+            work += children(here)
     return len(seen)
 
 

@@ -104,7 +104,11 @@ class Trie:
         gone = np.array(sorted(nodes), np.int32)
         at = np.searchsorted(have, gone)
         at = at[have.take(at, mode="clip") == gone]
-        return self.place(np.delete(have, at)) if len(at) else place
+        if not len(at):
+            return place
+        left = np.ones(len(have), np.bool_)
+        left[at] = False
+        return self.place(have[left])
 
     def _intern(self, nodes: tuple[int, ...]) -> Place:
         found = self._interned.get(nodes)
@@ -139,7 +143,7 @@ class Trie:
             inner += ids
             node = find(byte, first[node], last[node])
             if node < 0:
-                return Path(inner, (), None, False)
+                return Path(inner, (), None, False) if inner else NOWHERE
             low, high = first_token[node], first_token[node + 1]
             ids = () if low == high else tuple(token[low:high])
         below = self._intern((node,)) if first[node] < last[node] else None
@@ -197,6 +201,9 @@ class Path(NamedTuple):
     last: tuple[int, ...]
     place: Place | None
     whole: bool
+
+
+NOWHERE = Path((), (), None, False)
 
 
 class Hop:

@@ -10,28 +10,40 @@ from functools import lru_cache
 from operator import itemgetter
 
 from sglang_lite.constrained import ir
-from sglang_lite.constrained.analysis import rebuild
+from sglang_lite.constrained.analysis import children, rebuild
 from sglang_lite.constrained.ir import ByteDFA
 from sglang_lite.errors import GrammarTooComplex
 
 MAX_SEARCH = 20_000
+FEW_STATES = 100
+"""Automata of so many states are searched for bytes that a vocabulary lacks."""
 
 
 def writable(language: ir.Language, absent: frozenset[int]) -> ir.Language:
-    """The texts of ``language`` without bytes in ``absent``; the same object if none is needed."""
-    if not absent:
+    """The texts of ``language`` without bytes in ``absent``; the same object if it has none."""
+    if not absent or not _has_some(language, absent):
         return language
-    changed = False
 
     def leaf(node: ir.Node) -> ir.Node:
-        nonlocal changed
-        found = _leaf(node, absent)
-        changed = changed or found is not node
-        return found
+        return _leaf(node, absent)
 
     nodes = {name: rebuild(node, leaf) for name, node in language.rules.items()}
-    root = rebuild(language.root, leaf)
-    return ir.Language(root, nodes, language.warnings) if changed else language
+    return ir.Language(rebuild(language.root, leaf), nodes, language.warnings)
+
+
+def _has_some(language: ir.Language, absent: frozenset[int]) -> bool:
+    """True where some leaf of ``language`` may hold bytes in ``absent``."""
+    seen: set[int] = set()
+    work = [language.root, *language.rules.values()]
+    while work:
+        node = work.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            below = children(node)
+            if not below and _leaf(node, absent) is not node:
+                return True
+            work += below
+    return False
 
 
 def _leaf(node: ir.Node, absent: frozenset[int]) -> ir.Node:
@@ -41,14 +53,30 @@ def _leaf(node: ir.Node, absent: frozenset[int]) -> ir.Node:
         if not any(absent.intersection(text) for text in node.texts):
             return node
         return ir.literals(text for text in node.texts if not absent.intersection(text))
-    if isinstance(node, ir.Terminal) and node.dfa.needs(absent):
+    if isinstance(node, ir.Terminal) and _needs(node.dfa, absent):
         return ir.terminal(trimmed(node.dfa, absent))
-    if isinstance(node, ir.Counted) and node.char.needs(absent):
+    if isinstance(node, ir.Counted) and _needs(node.char, absent):
         char = trimmed(node.char, absent)
         if char.start < 0:
             return ir.NEVER if node.minimum else ir.literal(node.open + node.close)
         return ir.Counted(char, node.minimum, node.maximum, node.open, node.close)
     return node
+
+
+@lru_cache(maxsize=1024)
+def _needs(dfa: ByteDFA, absent: frozenset[int]) -> bool:
+    """False where the automaton knows, or a short search tells, that it does without ``absent``."""
+    if not dfa.needs(absent):
+        return False
+    seen, work = {dfa.start}, [dfa.start]
+    while work and len(seen) <= FEW_STATES:
+        row = dfa.row(work.pop())
+        if any(row[byte] >= 0 for byte in absent):
+            return True
+        fresh = {target for target in row if target >= 0} - seen
+        seen |= fresh
+        work += fresh
+    return bool(work)
 
 
 class TrimmedDFA(ByteDFA):
