@@ -83,7 +83,8 @@ def gen(
     and ``temperature=1.0``.  At most one of ``dtype`` (SGLang's: the value stays a str), ``type``
     (the value is of that type, see :mod:`sglang_lite.lang.typed`; ``ge``…``max_length`` bound it),
     ``regex``, ``json_schema``, ``ebnf``, ``lark`` and ``choices`` may be given.  With ``choices``
-    this is :func:`select`.  JSON is written on one line, with ", " and ": "; ``whitespace=n``
+    this is :func:`select`, for which SGLang's other sampling arguments mean nothing: choices are
+    scored, not generated.  JSON is written on one line, with ", " and ": "; ``whitespace=n``
     allows up to n whitespace characters in each gap instead (0: compact).  A value that is complete
     ends where the model would go on with something outside its constraint (where the backend can do
     that), with ``stop_outside=False`` only where it would end its text.  ``heal`` switches token
@@ -96,12 +97,16 @@ def gen(
     name = _name(name)
     if choices is not None:
         others = {"dtype": dtype, "type": type, "regex": regex, "json_schema": json_schema}
-        others |= {"ebnf": ebnf, "lark": lark}
+        others |= {"ebnf": ebnf, "lark": lark, "n": None if n == 1 else n, "heal": heal}
+        others |= {"ge": ge, "gt": gt, "le": le, "lt": lt, "whitespace": whitespace}
+        others |= {"min_length": min_length, "max_length": max_length, "seed": seed}
+        others |= {"repetition_penalty": repetition_penalty, "logit_bias": logit_bias}
+        others |= {"no_stop_trim": no_stop_trim, "stop_outside": stop_outside}
         for other, value in others.items():
             if value is not None:
                 raise InvalidRequest(other, value, "nothing beside choices")
-        method = choices_method or token_length_normalized
-        return Select(name, _choices(choices), temperature or 0.0, method, None, where)
+        method = token_length_normalized if choices_method is None else choices_method
+        return select(name, choices, 0.0 if temperature is None else temperature, method)
     if choices_method is not None:
         raise InvalidRequest("choices_method", choices_method, "only with choices")
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
@@ -196,14 +201,26 @@ def _constraint(
     return constraint, TypedValue.of(schema) if isinstance(schema, type) else None
 
 
-def gen_int(name: str | None = None, **arguments: Any) -> Expression:
+def gen_int(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    **arguments: Any,
+) -> Expression:
     """``gen(name, dtype=int, ...)``; the value is a str of an integer, as in SGLang."""
-    return gen(name, dtype=int, **arguments)
+    return gen(name, max_tokens, n=n, stop=stop, dtype=int, **arguments)
 
 
-def gen_string(name: str | None = None, **arguments: Any) -> Expression:
+def gen_string(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    **arguments: Any,
+) -> Expression:
     """``gen(name, dtype=str, ...)``; the value is a quoted str, as in SGLang."""
-    return gen(name, dtype=str, **arguments)
+    return gen(name, max_tokens, n=n, stop=stop, dtype=str, **arguments)
 
 
 def select(

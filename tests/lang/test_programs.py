@@ -365,11 +365,27 @@ def test_seeds_differ_by_gen_fork_and_row_and_repeat():
     assert len(set(seeds())) == 8
 
 
+def test_arguments_stand_where_sglang_has_them():
+    mock = sgl.Mock("7")
+
+    @sgl.function
+    def program(s):
+        s += sgl.gen("a", 5, 1, 2, "x") + sgl.gen_int("b", 6, 2, ["y"]) + sgl.gen_string("c", 7, 1)
+
+    program.run(backend=mock)
+    sent = [(p.max_new_tokens, p.min_new_tokens, p.n, p.stop) for _, p in mock.calls if p]
+    assert sent == [(5, 1, 2, ("x",)), (6, 0, 2, ("y",)), (7, 0, 1, ())]
+    assert sgl.OpenAI("m", None, api_key="none").is_chat_model
+
+
 def test_unsupported_arguments_are_refused():
     with pytest.raises(sgl.NotSupported):
         sgl.image("x.png")
     with pytest.raises(sgl.NotSupported):
         sgl.video("x.mp4", 3)
+    with pytest.raises(sgl.NotSupported, match="empty_cache"):
+        sgl.flush_cache(sgl.Mock(), empty_cache=False)
+    assert sgl.flush_cache(sgl.Mock(), empty_cache=True)
     with pytest.raises(sgl.InvalidRequest, match="num_api_spec_tokens"):
         sgl.function(num_api_spec_tokens=0)
     with pytest.raises(sgl.InvalidRequest):

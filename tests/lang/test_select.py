@@ -186,8 +186,24 @@ def test_wrong_choices_fail_at_the_call():
             sgl.select("x", choices)
     with pytest.raises(sgl.InvalidRequest, match="choices"):
         sgl.gen("x", choices=[])
-    with pytest.raises(sgl.InvalidRequest, match="regex"):
-        sgl.gen("x", choices=["a"], regex="a")
+    others = {
+        "regex": "a",
+        "n": 2,
+        "ge": 1,
+        "max_length": 3,
+        "whitespace": 0,
+        "seed": 1,
+        "heal": True,
+    }
+    others |= {"logit_bias": {1: 1}, "no_stop_trim": True, "stop_outside": True}
+    for name, value in others.items():
+        with pytest.raises(sgl.InvalidRequest, match=name):
+            sgl.gen("x", choices=["a"], **{name: value})
+    for temperature in (-1, float("nan")):
+        with pytest.raises(sgl.InvalidRequest, match="temperature"):
+            sgl.gen("x", choices=["a"], temperature=temperature)
+    with pytest.raises(sgl.InvalidRequest, match="choices_method"):
+        sgl.gen("x", choices=["a"], choices_method="mean")
     with pytest.raises(sgl.InvalidRequest, match="temperature"):
         sgl.select("x", ["a"], temperature=-1)
     with pytest.raises(sgl.InvalidRequest, match="choices_method"):

@@ -26,7 +26,7 @@ _CONTROL = re.compile(r"<\|[^<|>]*\|>|</?s>|\[/?INST\]|<(?:start|end)_of_turn>")
 class RuntimeEndpoint(Backend):
     """A server at ``base_url``.
 
-    * ``api_key``, ``verify`` (as in httpx), ``timeout`` in seconds, ``retries``: see
+    * ``api_key``, ``verify`` (as in httpx; None is True), ``timeout`` in seconds, ``retries``: see
       :class:`HttpClient`.
     * ``chat_template_name``: "chatml", or the path of a Jinja file; None takes the server's.
 
@@ -40,15 +40,16 @@ class RuntimeEndpoint(Backend):
         self,
         base_url: str,
         api_key: str | None = None,
-        verify: Any = True,
+        verify: Any = None,
         chat_template_name: str | None = None,
         *,
         timeout: float = 600.0,
         retries: int = 2,
     ) -> None:
         self.base_url = base_url.rstrip("/")
+        checked = True if verify is None else verify
         self.http = HttpClient(
-            base_url, api_key=api_key, verify=verify, timeout=timeout, retries=retries
+            base_url, api_key=api_key, verify=checked, timeout=timeout, retries=retries
         )
         self.model_info: dict[str, Any] = block_on(self._model_info)
         self.exact = self.heals = self.ends_outside = block_on(self._tokenizes)

@@ -46,7 +46,7 @@ class TokenUsage:
 class OpenAI(Backend):
     """``model_name`` on an OpenAI-compatible server.
 
-    * ``is_chat_model``: use chat completions (the default) or text completions.
+    * ``is_chat_model``: use chat completions (True, None) or text completions.
     * ``base_url``: with its ``/v1``; ``api_key``: else the environment's ``OPENAI_API_KEY``.
     * ``dialect``: what the server understands beyond OpenAI's own fields; None asks the server.
     * ``token_usage`` counts the tokens of all requests.
@@ -60,7 +60,7 @@ class OpenAI(Backend):
     def __init__(
         self,
         model_name: str,
-        is_chat_model: bool = True,
+        is_chat_model: bool | None = None,
         chat_template: ChatTemplate | None = None,
         is_azure: bool = False,
         *,
@@ -75,7 +75,7 @@ class OpenAI(Backend):
         if dialect not in (None, "openai", "vllm", "sglang"):
             raise InvalidRequest("dialect", dialect, "openai, vllm, sglang or None")
         self.model_name = model_name
-        self.is_chat_model = is_chat_model
+        self.is_chat_model = is_chat_model is None or is_chat_model
         # A chat model's control text is never sent; the roles are.
         self.chat_template = chat_template or ChatTemplate(chatml, "chatml")
         self.token_usage = TokenUsage()
