@@ -183,8 +183,7 @@ class Extra(NamedTuple):
     Declared keys are excluded by the engine; ``key`` need not do it.  Where the ``key``s of several
     extras overlap, either may be taken, so an intersection of values needs disjoint keys.
 
-    With ``needed`` exactly one key is of this kind, and no other key is equal to it.  An object has
-    at most one such kind.
+    With ``needed`` exactly one key is of this kind, and no other key is equal to it.
     """
 
     key: ByteDFA

@@ -30,8 +30,9 @@ class Progress(NamedTuple):
     ``position``: in schema order, the first member that may still come (all of them in any order).
     ``seen``: bit mask of the members that came, as far as it matters.  ``keys``: how many so far,
     clipped where more makes no difference.  ``started``: a comma is due.  ``names``: other keys so
-    far, kept while ``minimum`` wants more *distinct* keys or the needed one is still owed, or for
-    good if all must be.  ``owed``: the needed key has not come; ``needed``: it was this one.
+    far, kept while ``minimum`` wants more *distinct* keys or a needed one is still owed, or for
+    good if all must be.  ``owed``: bit mask of the kinds of other keys that must still come;
+    ``needed``: the keys that came for such kinds.
     """
 
     position: int
@@ -39,8 +40,8 @@ class Progress(NamedTuple):
     keys: int
     started: bool
     names: frozenset[bytes] = frozenset()
-    owed: bool = False
-    needed: bytes | None = None
+    owed: int = 0
+    needed: frozenset[bytes] = frozenset()
 
 
 class ObjectPlan:
@@ -82,8 +83,9 @@ class ObjectPlan:
     def after_extra(self, progress: Progress, index: int, name: bytes | None) -> Progress:
         """Progress after another key, of ``extras[index]``; ``name`` where names are tracked."""
         position = len(self.names) if self.in_order else 0
-        if self.node.extras[index].needed:
-            progress = progress._replace(owed=False, needed=name)
+        if self.node.extras[index].needed and name is not None:
+            owed = progress.owed & ~(1 << index)
+            progress = progress._replace(owed=owed, needed=progress.needed | {name})
         return self._counted(progress, position, progress.seen, name)
 
     def _counted(
@@ -109,7 +111,8 @@ class ObjectPlan:
 
     def completable(self, progress: Progress) -> bool:
         """True where some further keys complete the object."""
-        if progress.owed and self.room is not None and len(progress.names) >= self.room:
+        owed = progress.owed.bit_count()
+        if owed and self.room is not None and len(progress.names) + owed > self.room:
             return False
         found = self._completable.get(progress)
         if found is None:
@@ -119,13 +122,12 @@ class ObjectPlan:
                 open_ &= -1 << progress.position
             spare = self.presence.spare
             if spare is not None:
-                spare -= len(progress.names)
+                spare -= len(progress.names) + owed
             seen = progress.seen
             if self.in_order:
                 # Required members before the position did come, or it would not be there.
                 seen |= self.presence.required & ~(-1 << progress.position)
-            keys = progress.keys + progress.owed
-            found = self.presence.completable(seen, open_, keys, spare)
+            found = self.presence.completable(seen, open_, progress.keys + owed, spare)
             self._completable[progress] = found
         return found
 
@@ -196,7 +198,7 @@ class ObjectPlan:
     def _extra_allowed(self, progress: Progress, index: int) -> bool:
         if self.in_order and self.presence.required & (-1 << progress.position):
             return False
-        if self.node.extras[index].needed and not progress.owed:
+        if self.node.extras[index].needed and not progress.owed >> index & 1:
             return False
         if self.presence.plain and not progress.owed:
             return True
@@ -234,9 +236,8 @@ class ObjectPlan:
         """The cursor before a key, or None where no key may come."""
         extras = self.allowed_extras(progress)
         names = self.names
-        if progress.names or progress.needed is not None:
-            needed = () if progress.needed is None else (progress.needed,)
-            names = tuple(sorted({*names, *progress.names, *needed}))
+        if progress.names or progress.needed:
+            names = tuple(sorted({*names, *progress.names, *progress.needed}))
         return self.cursor(progress, Names(names, 0, len(names), 0), extras, b"")
 
     def cursor(
@@ -272,12 +273,13 @@ class ObjectPlan:
 
 
 def _room(node: Object) -> int | None:
-    """How many other keys surely leave one for the needed kind, None for any number."""
+    """How many other keys the smallest needed kind surely has, None for any number."""
+    found: int | None = None
     for extra in node.extras:
         if extra.needed and not is_infinite(extra.key):
-            found = capacity(node.members, (extra,), MAX_ROOM)
-            return MAX_ROOM if found is None else found
-    return None
+            count = capacity(node.members, (extra,), MAX_ROOM)
+            found = min(MAX_ROOM if found is None else found, MAX_ROOM if count is None else count)
+    return found
 
 
 class ObjectFrame(Frame):
@@ -290,7 +292,7 @@ class ObjectFrame(Frame):
 
     def expand(self, automaton: Pushdown, below: Stack, closure: Expansion) -> None:
         plan = self.plan
-        owed = any(extra.needed for extra in plan.node.extras)
+        owed = sum(1 << index for index, extra in enumerate(plan.node.extras) if extra.needed)
         start = Progress(0, 0, 0, False, owed=owed)
         if plan.completable(start):
             closure.push(automaton, (*plan.open, plan.frame(start)), below)

@@ -114,28 +114,29 @@ class Acceptor:
         found: set[int] = set()
         declared = {member.key: index for index, member in enumerate(node.members)}
         empty = frozenset()
-        owed = any(extra.needed for extra in node.extras)
-        # The needed key, once it is there; while it is owed True, where there is none False.
-        states = {(end, empty, -1, owed) for end in self.ends(node.open, at)}
+        owed = frozenset(kind for kind, extra in enumerate(node.extras) if extra.needed)
+        states = {(end, empty, -1, owed, empty) for end in self.ends(node.open, at)}
         done = set(states)
         while states:
             following = set()
-            for place, keys, last, needed in states:
-                if needed is not True and self._complete(node, keys, declared):
+            for place, keys, last, owed, needed in states:
+                if not owed and self._complete(node, keys, declared):
                     found |= self.ends(node.close, place)
                 starts = self.ends(node.comma, place) if keys else {place}
                 for start in starts:
-                    for key, end, value, position, is_needed in self._keys(node, start, declared):
-                        if key in keys and (key in declared or node.distinct or needed is True):
+                    for key, end, value, position, kind in self._keys(node, start, declared):
+                        if key in keys and (key in declared or node.distinct or owed):
                             continue
-                        if key == needed or (is_needed and needed is not True):
+                        is_needed = kind >= 0 and node.extras[kind].needed
+                        if key in needed or (is_needed and kind not in owed):
                             continue
                         if node.order == "schema" and position < last:
                             continue
                         for colon in self.ends(node.colon, end):
                             for after in self.ends(value, colon):
-                                now = key if is_needed else needed
-                                following.add((after, keys | {key}, max(last, position), now))
+                                more = needed | {key} if is_needed else needed
+                                far, left = max(last, position), owed - {kind}
+                                following.add((after, keys | {key}, far, left, more))
             states = following - done
             done |= states
         return frozenset(found)
@@ -143,12 +144,11 @@ class Acceptor:
     def _keys(self, node: ir.Object, at: int, declared: dict[bytes, int]):
         for key, index in declared.items():
             for end in self._literal(key, at):
-                yield key, end, node.members[index].value, index, False
-        for extra in node.extras:
+                yield key, end, node.members[index].value, index, -1
+        for kind, extra in enumerate(node.extras):
             for end in self._run(extra.key, at):
                 if self.text[at:end] not in declared:
-                    key = self.text[at:end]
-                    yield key, end, extra.value, len(node.members), extra.needed
+                    yield self.text[at:end], end, extra.value, len(node.members), kind
 
     def _complete(
         self, node: ir.Object, keys: frozenset[bytes], declared: dict[bytes, int]

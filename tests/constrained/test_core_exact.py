@@ -13,6 +13,7 @@ from sglang_lite.constrained.json_string import (
     key_dfa,
     whitespace,
 )
+from sglang_lite.constrained.regex import search
 from tests.constrained.core_reference import assert_exact
 from tests.constrained.core_vocabularies import ALL
 
@@ -59,6 +60,16 @@ def objects(order: str) -> dict[str, ir.Node]:
         "needed": obj(
             ABC[:1],
             [ir.Extra(json_key(), TEXT), ir.Extra(json_key(), ir.literal("2"), needed=True)],
+            order=order,
+            maximum=3,
+        ),
+        "needed, two": obj(
+            [],
+            [
+                ir.Extra(json_key(), TEXT),
+                ir.Extra(json_key(), ir.literal("2"), needed=True),
+                ir.Extra(key_dfa(search("^a")), ir.literal("3"), needed=True),
+            ],
             order=order,
             maximum=3,
         ),

@@ -6,16 +6,18 @@ each class of other keys becomes an extra.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from sglang_lite.constrained import ir
-from sglang_lite.constrained.automaton import Automaton
+from sglang_lite.constrained.algebra import combine
+from sglang_lite.constrained.automaton import Automaton, EmptyLanguage
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.keys import declared_names, key_classes, key_sets
 from sglang_lite.constrained.json_schema.membership import member_schemas
+from sglang_lite.constrained.json_schema.satisfiable import satisfiable
 from sglang_lite.constrained.json_schema.witnesses import (
     declared_witnesses,
-    keyword_of,
     undeclared_witnesses,
     with_member,
 )
@@ -30,11 +32,12 @@ WITNESS_STEPS = 20
 """What one case of a witness costs in the normaliser's budget."""
 
 
-Needed: TypeAlias = "tuple[Automaton, R.Conj]"
-"""Undeclared keys, one of which must be there, and the schema of its value."""
+Needed: TypeAlias = "tuple[tuple[Automaton, R.Conj], ...]"
+"""Classes of undeclared keys, one of each of which must be there, and the schemas of its value."""
+Case: TypeAlias = "tuple[R.Object, Needed]"
 
 
-def lower_object(to: Lowering, record: R.Object, needed: Needed | None = None) -> ir.Node:
+def lower_object(to: Lowering, record: R.Object, needed: Needed = ()) -> ir.Node:
     """The record as JSON text."""
     if record.witnesses:
         return _with_witness(to, record, needed)
@@ -60,8 +63,8 @@ def lower_object(to: Lowering, record: R.Object, needed: Needed | None = None) -
     if keys is not None:
         for found, schema in key_classes(record, keys):
             extras.append(ir.Extra(key_dfa(found), to.value(schema)))
-    if needed is not None:
-        extras.append(ir.Extra(key_dfa(needed[0]), to.value(needed[1]), needed=True))
+    for found, schema in needed:
+        extras.append(ir.Extra(key_dfa(found), to.value(schema), needed=True))
     return to.object(
         members,
         extras,
@@ -71,25 +74,32 @@ def lower_object(to: Lowering, record: R.Object, needed: Needed | None = None) -
     )
 
 
-def _with_witness(to: Lowering, record: R.Object, needed: Needed | None) -> ir.Node:
+def _with_witness(to: Lowering, record: R.Object, needed: Needed) -> ir.Node:
     """Objects with one more witness: one case for each key or class of keys that can be it."""
     witness = record.witnesses[0]
     others = to.closed(record._replace(witnesses=record.witnesses[1:]))
-    cases: list[tuple[R.Object, Needed | None]] = [
+    cases: list[Case] = [
         (case, needed) for case in declared_witnesses(to.normaliser, others, witness)
     ]
     for keys, value in undeclared_witnesses(to.normaliser, others, witness):
-        names = keys.enumerate(MAX_NAMED)
-        if needed is not None:
-            reason = "cannot be negated beside another rule for keys that the schema does not list"
-            to.normaliser.refuse(witness.origin, keyword_of(witness), reason)
-            return lower_object(to, others, needed)
-        if names is None:
-            cases.append((others, (keys, value)))
-        else:
-            cases += [(with_member(others, name, value), None) for name in names]
+        cases += _cases(others, keys, value, needed)
+        # A key that an earlier witness needs may be this one, too.
+        for place, (taken, demanded) in enumerate(needed):
+            both = R.both(value, demanded)
+            with suppress(EmptyLanguage):
+                shared = combine([keys, taken])
+                if satisfiable(to.normaliser, both):
+                    cases += _cases(others, shared, both, needed[:place] + needed[place + 1 :])
     nodes = []
-    for case, key in cases:
+    for case, more in cases:
         to.normaliser.spend(WITNESS_STEPS)
-        nodes.append(lower_object(to, case, key))
+        nodes.append(lower_object(to, case, more))
     return ir.union(*nodes)
+
+
+def _cases(record: R.Object, keys: Automaton, value: R.Conj, needed: Needed) -> list[Case]:
+    """``record`` with one of the undeclared ``keys``: each by its name, or one of the class."""
+    names = keys.enumerate(MAX_NAMED)
+    if names is None:
+        return [(record, (*needed, (keys, value)))]
+    return [(with_member(record, name, value), needed) for name in names]

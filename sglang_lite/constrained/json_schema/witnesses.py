@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from sglang_lite.constrained.json_schema.normalise import Normaliser
 
 
-def keyword_of(witness: R.Witness) -> str:
-    """The keyword whose negation a witness is."""
-    if witness.pattern is not None:
-        return "patternProperties"
-    return "propertyNames" if witness.layer is None else "additionalProperties"
-
-
 def declared_witnesses(to: Normaliser, record: R.Object, witness: R.Witness) -> Iterator[R.Object]:
     """``record`` with one of its declared names as the witness, for each that can be one."""
     listed, _ = key_sets(to, record.names)
