@@ -8,6 +8,7 @@ import math
 import random
 from typing import TYPE_CHECKING, Any
 
+from sglang_lite.constraint import StructuralTag
 from sglang_lite.errors import BackendError
 from sglang_lite.lang.backends.lowering import check_answer
 from sglang_lite.lang.choices import logprobs_of, mean, softmax
@@ -121,9 +122,7 @@ async def resolve(executor: Executor, node: Gen) -> SamplingParams:
     changes: dict[str, Any] = dict(node.given)
     if node.constraint is not None:
         changes["constraint"] = node.constraint
-    constrained = node.constraint or run.params.constraint
-    chosen = changes.get("stop_outside", run.params.stop_outside)
-    if constrained and chosen is None and run.backend.ends_outside:
+    if _ends_outside(executor, node):
         changes["stop_outside"] = True
     number = executor.gens
     executor.gens += 1
@@ -135,6 +134,19 @@ async def resolve(executor: Executor, node: Gen) -> SamplingParams:
             own = changes.get("stop_token_ids", run.params.stop_token_ids)
             changes["stop_token_ids"] = tuple(dict.fromkeys((*own, *stops)))
     return run.params.replace(**changes) if changes else run.params
+
+
+def _ends_outside(executor: Executor, node: Gen) -> bool:
+    """Whether a gen that says nothing about its end gets the language's default.
+
+    Structural tags don't: most of their text is free, so only its writer knows the end.
+    """
+    params = executor.run.params
+    constraint = node.constraint or params.constraint
+    if constraint is None or isinstance(constraint, StructuralTag):
+        return False
+    chosen = node.given.get("stop_outside", params.stop_outside)
+    return chosen is None and executor.run.backend.ends_outside
 
 
 def derived_seed(*numbers: int) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 import sglang_lite as sgl
 from sglang_lite.constrained import GrammarCompiler, GrammarMatcher, Vocabulary
-from sglang_lite.constraint import Choice, Grammar, JsonSchema, Prefixed, Regex
+from sglang_lite.constraint import Choice, Grammar, JsonSchema, Prefixed, Regex, StructuralTag
 from sglang_lite.lang.backends.engine import EngineBackend
 from sglang_lite.lang.seams import align
 from tests.runtime.toy import toy_engine
@@ -140,6 +140,37 @@ def test_when_a_literal_is_healed(live, options, healed):
     expression = sgl.gen("x", **{"regex": "[0-9]{3}", "max_tokens": 8, **options})
     sgl.function(lambda s: s.__iadd__("p " + expression)).run(backend=Recording(live.engine))
     assert [isinstance(constraint, Prefixed) for constraint in seen] == [healed]
+
+
+TAGS = {"type": "structural_tag", "format": {"type": "any_text"}}
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        ({"constraint": Regex("[0-9]+")}, True),
+        ({"constraint": Regex("[0-9]+"), "stop_outside": False}, False),
+        ({"constraint": StructuralTag.of(TAGS)}, None),
+        ({"constraint": StructuralTag.of(TAGS), "stop_outside": True}, True),
+        ({}, None),
+    ],
+)
+def test_which_gens_end_outside_their_constraint_by_themselves(live, options, sent):
+    seen = []
+
+    class Recording(EngineBackend):
+        async def stream(self, prompt, params, logprobs):
+            seen.append(params.stop_outside)
+            async for output in super().stream(prompt, params, logprobs):
+                yield output
+
+    sampling = sgl.SamplingParams(max_new_tokens=3, **options)
+    program = sgl.function(lambda s: s.__iadd__("p" + sgl.gen("x")))
+    program.run(backend=Recording(live.engine), sampling=sampling)
+    own = sgl.function(lambda s: s.__iadd__("p" + sgl.gen("x", stop_outside=False)))
+    own.run(backend=Recording(live.engine), sampling=sampling)
+    assert seen[0] == sent
+    assert seen[1] is False
 
 
 def test_a_prefix_stands_before_each_text_of_a_constraint():
