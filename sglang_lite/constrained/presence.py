@@ -11,7 +11,8 @@ from sglang_lite.errors import GrammarTooComplex
 if TYPE_CHECKING:
     from sglang_lite.constrained.ir import ByteDFA, Clause, Extra, Member
 
-MAX_BRANCHES = 20_000
+MAX_BRANCHES = 5_000
+MAX_PAIRS = 250_000
 MAX_STEPS = 100_000
 
 
@@ -40,6 +41,16 @@ class Presence:
         self.clauses = tuple((_bits(c.present), _bits(c.absent)) for c in clauses)
         for present, absent in self.clauses:
             self.relevant |= present | absent
+        pairs = len(self.clauses) * self.relevant.bit_count()
+        if pairs > MAX_PAIRS:
+            raise GrammarTooComplex(
+                f"{len(self.clauses)} presence rules over {self.relevant.bit_count()} members of"
+                f" an object; at most {MAX_PAIRS} pairs of them"
+            )
+        self._watched: dict[int, list[int]] = {}
+        for number, clause in enumerate(clauses):
+            for index in {*clause.present, *clause.absent}:
+                self._watched.setdefault(index, []).append(number)
         # Where the required members suffice, the lower bound says nothing.
         self.minimum = 0 if minimum <= self.required.bit_count() else minimum
         self.maximum = maximum
@@ -60,49 +71,69 @@ class Presence:
         free = open_ & self.usable & ~add
         if add & ~self.usable:
             return False
-        return self._solve(seen | add, free, count + add.bit_count(), extra, counter())
+        every = list(range(len(self.clauses)))
+        return self._solve(every, seen | add, free, count + add.bit_count(), extra, counter())
 
     def _solve(
-        self, present: int, free: int, count: int, extra: int | None, cases: Iterator[int]
+        self,
+        changed: list[int],
+        present: int,
+        free: int,
+        count: int,
+        extra: int | None,
+        cases: Iterator[int],
     ) -> bool:
         """Branch on the members of unsatisfied clauses (DPLL with unit propagation).
 
-        What is neither in ``present`` nor in ``free`` is absent.
+        What is neither in ``present`` nor in ``free`` is absent; ``changed`` are the clauses to
+        look at again.
         """
         if next(cases) >= MAX_BRANCHES:
             raise GrammarTooComplex(
                 f"the presence rules of an object need more than {MAX_BRANCHES} cases"
             )
-        while True:
-            branch = forced = 0
-            for wanted, unwanted in self.clauses:
-                add, drop = wanted & free, unwanted & free
-                if wanted & present or unwanted & ~(present | free) or add & drop:
-                    continue
-                forced = branch = add | drop
-                if not forced:
-                    return False
-                if forced & (forced - 1):
-                    forced = 0
-                    continue
+        while changed:
+            wanted, unwanted = self.clauses[changed.pop()]
+            add, drop = wanted & free, unwanted & free
+            if wanted & present or unwanted & ~(present | free) or add & drop:
+                continue
+            forced = add | drop
+            if not forced:
+                return False
+            if forced & (forced - 1) == 0:
                 free &= ~forced
                 if add:
                     present |= forced
                     count += 1
-                break
-            if not forced:
-                break
+                changed += self._watched[forced.bit_length() - 1]
         if self.maximum is not None and count > self.maximum:
             return False
-        if not branch:
-            most = None if extra is None else count + free.bit_count() + extra
-            bounds = [bound for bound in (most, self.maximum) if bound is not None]
-            return min(bounds, default=self.minimum) >= self.minimum
+        left = [
+            (wanted & free, unwanted & free)
+            for wanted, unwanted in self.clauses
+            if not (wanted & present or unwanted & ~(present | free) or wanted & unwanted & free)
+        ]
+        rest = free.bit_count()
+        if not left:
+            return self._counts(count, rest, extra)
+        # Often all that is left may be absent, or all present.
+        if all(drop for _, drop in left) and self._counts(count, 0, extra):
+            return True
+        if all(add for add, _ in left) and self._counts(count + rest, 0, extra):
+            return True
+        branch = left[0][0] | left[0][1]
         bit = branch & -branch
-        rest = free & ~bit
-        return self._solve(present, rest, count, extra, cases) or self._solve(
-            present | bit, rest, count + 1, extra, cases
+        free &= ~bit
+        watched = self._watched[bit.bit_length() - 1]
+        return self._solve(list(watched), present, free, count, extra, cases) or self._solve(
+            list(watched), present | bit, free, count + 1, extra, cases
         )
+
+    def _counts(self, count: int, free: int, extra: int | None) -> bool:
+        """True where ``count`` keys, and some of ``free`` members and other keys, are enough."""
+        if self.maximum is not None and max(count, self.minimum) > self.maximum:
+            return False
+        return extra is None or count + free + extra >= self.minimum
 
 
 def _bits(indices: Sequence[int]) -> int:

@@ -109,18 +109,25 @@ def test_presence_agrees_with_all_subsets(
 
 
 def test_hard_presence_rules_are_refused_with_the_figure() -> None:
-    count = 60
-    members = [ir.Member(f'"{i}"'.encode(), A) for i in range(count)]
-    # Pigeons without holes: one of each row, no two in a column.
-    rules = [ir.Clause(tuple(range(6 * i, 6 * i + 6))) for i in range(10)]
+    members = [ir.Member(f'"{i}"'.encode(), A) for i in range(72)]
+    # Nine pigeons without nine holes: one of each row, no two in a column.
+    rules = [ir.Clause(tuple(range(8 * i, 8 * i + 8))) for i in range(9)]
     rules += [
-        ir.Clause((), (6 * i + hole, 6 * j + hole))
-        for hole in range(6)
-        for i in range(10)
+        ir.Clause((), (8 * i + hole, 8 * j + hole))
+        for hole in range(8)
+        for i in range(9)
         for j in range(i)
     ]
-    with pytest.raises(GrammarTooComplex, match="20000 cases"):
+    with pytest.raises(GrammarTooComplex, match="5000 cases"):
         ir.object_(members, clauses=rules)
+
+
+def test_long_presence_rules_are_refused_with_the_figure() -> None:
+    members = [ir.Member(f'"{i}"'.encode(), A) for i in range(601)]
+    chain = [ir.Clause((i + 1,), (i,)) for i in range(600)]
+    assert ir.object_(members, clauses=chain[:400]) is not ir.NEVER
+    with pytest.raises(GrammarTooComplex, match="600 presence rules over 601 members"):
+        ir.object_(members, clauses=chain)
 
 
 def test_punctuation_is_fused_with_its_whitespace() -> None:

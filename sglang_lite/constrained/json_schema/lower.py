@@ -23,6 +23,8 @@ from sglang_lite.errors import GrammarTooComplex
 
 MAX_RULES = 50_000
 """How many objects and arrays one schema may lower to."""
+MAX_LISTED = 20_000
+"""How many objects and arrays one ``enum`` may list: each is a way of its own for a text."""
 
 
 class Plain(NamedTuple):
@@ -187,6 +189,10 @@ class Lowering:
         if isinstance(record, R.Boolean):
             return ir.literals("true" if value else "false" for value in record.allowed)
         if record.values is not None:
+            if len(record.values) > MAX_LISTED:
+                raise GrammarTooComplex(
+                    f"an enum lists {len(record.values)} objects or arrays; at most {MAX_LISTED}"
+                )
             return ir.union(*(self.constant(value) for value in record.values.values()))
         if self._count >= MAX_RULES:
             raise GrammarTooComplex(f"JSON Schema lowers to more than {MAX_RULES} rules")

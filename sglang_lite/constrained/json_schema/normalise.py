@@ -8,6 +8,7 @@ into a member or an item says nothing and is refused.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from sglang_lite.constrained import budget
@@ -55,6 +56,7 @@ class Normaliser:
         self._open: dict[R.Term, None] = {}
         self._together: dict[tuple[R.Term, ...], R.Alternatives] = {}
         self.satisfiable: dict[tuple[R.Term, ...], bool] = {}
+        self.tag_values: dict[int, tuple[R.Record, dict[str, frozenset[Hashable]]]] = {}
         self._complements: dict[int, tuple[R.Record, tuple[R.Record, ...]]] = {}
         self._members: dict[tuple[str, R.Conj], R.Layer] = {}
         self._steps = 0

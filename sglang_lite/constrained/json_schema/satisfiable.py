@@ -6,6 +6,7 @@ Whatever slips through is harmless: the engine prunes texts that cannot be finis
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 from sglang_lite.constrained import budget
@@ -13,6 +14,7 @@ from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.intersect import intersect, item_schema
 from sglang_lite.constrained.json_schema.membership import fits, member_schema
 from sglang_lite.constrained.json_schema.strings import string_is_empty
+from sglang_lite.constrained.json_schema.values import identity
 from sglang_lite.errors import GrammarTooComplex, InvalidSchema
 
 if TYPE_CHECKING:
@@ -30,10 +32,43 @@ def overlap(to: Normaliser, left: R.Alternatives, right: R.Alternatives) -> bool
         others = right.get(kind, ())
         for first in records:
             for second in others:
+                if kind == "object" and tagged_apart(to, first, second):
+                    continue
                 both = intersect({kind: (first,)}, {kind: (second,)})
                 if both and satisfiable_record(to, both[kind][0]):
                     return True
     return False
+
+
+def tagged_apart(to: Normaliser, left: R.Record, right: R.Record) -> bool:
+    """True if a member that both require has listed values, of which they share none."""
+    ours, theirs = _tag_values(to, left), _tag_values(to, right)
+    return any(name in theirs and values.isdisjoint(theirs[name]) for name, values in ours.items())
+
+
+def _tag_values(to: Normaliser, record: R.Record) -> dict[str, frozenset[Hashable]]:
+    """The required members that have a list of values, each with at least its values."""
+    known = to.tag_values.get(id(record))
+    if known is None:
+        found: dict[str, frozenset[Hashable]] = {}
+        if isinstance(record, R.Object) and record.values is None:
+            for name in record.required:
+                for term in member_schema(record, name) or ():
+                    schema = term.node.schema
+                    if term.positive and isinstance(schema, dict):
+                        listed = _listed(schema, to.document.draft)
+                        if listed is not None:
+                            found[name] = found.get(name, listed) & listed
+        known = to.tag_values[id(record)] = (record, found)
+    return known[1]
+
+
+def _listed(schema: dict[str, Any], draft: int) -> frozenset[Hashable] | None:
+    if draft <= 7 and "$ref" in schema:
+        return None  # Its siblings mean nothing.
+    if isinstance(schema.get("enum"), list):
+        return frozenset(map(identity, schema["enum"]))
+    return frozenset((identity(schema["const"]),)) if "const" in schema else None
 
 
 def satisfiable(to: Normaliser, schema: R.Conj, depth: int = 0) -> bool:
