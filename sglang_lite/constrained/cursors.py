@@ -28,14 +28,15 @@ DONE: tuple[Arc, ...] = ((None, ()),)
 class Cursor:
     """Base of all cursors.
 
-    ``nullable`` says that the leaf may end here, so what follows it may begin.
+    ``nullable`` says that the leaf may end here, so what follows it may begin.  ``scans`` are the
+    scans made so far, by place.
     """
 
-    __slots__ = ("_scans",)
+    __slots__ = ("scans",)
     nullable = False
 
     def __init__(self) -> None:
-        self._scans: dict[Place, Scan] = {}
+        self.scans: dict[Place, Scan] = {}
 
     def step(self, byte: int) -> tuple[Arc, ...]:
         """Where ``byte`` leads; empty where it is refused."""
@@ -51,9 +52,9 @@ class Cursor:
 
     def scan(self, place: Place) -> Scan:
         """What the tokens below ``place`` do; memoised."""
-        found = self._scans.get(place)
+        found = self.scans.get(place)
         if found is None:
-            found = self._scans.setdefault(place, self._scan(place))
+            found = self.scans.setdefault(place, self._scan(place))
         return found
 
     def _scan(self, place: Place) -> Scan:
@@ -200,7 +201,7 @@ class TerminalCursor(Cursor):
     __slots__ = ("_arcs", "endless", "nullable", "state", "table")
 
     def __init__(self, table: TerminalTable, state: int) -> None:
-        self._scans = table.scans(state)
+        self.scans = table.scans(state)
         self.table, self.state = table, state
         self.nullable = table.dfa.accepts(state)
         self.endless = table.dfa.endless(state)

@@ -38,7 +38,7 @@ def _walk(automaton: Pushdown, configuration: Configuration) -> Recipe:
     push, closure = automaton.push, automaton.closure
     while work:
         place, cursor, below = work.pop()
-        more_rows, more_tokens, exits = cursor.scan(place)
+        more_rows, more_tokens, exits = cursor.scans.get(place) or cursor.scan(place)
         for row in more_rows:
             rows[id(row)] = row
         tokens += more_tokens

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sglang_lite.constrained.dfa import ByteDFA
 from sglang_lite.constrained.levels import DEAD, UNKNOWN, ClassTrie, Flags
@@ -102,17 +103,19 @@ class ClassMoves:
                 grown[: size * 512] = self._targets[: size * 512]
                 self._targets = grown
             unknown = self._targets.take(states * np.intp(512)) == UNKNOWN
-            for state in each(states[unknown]):
-                self._targets[state * 512 : (state + 1) * 512] = self._classified(state)
+            if unknown.any():
+                fresh = np.fromiter(each(states[unknown]), np.intp)
+                self._targets.reshape(-1, 512)[fresh] = self._classified(fresh)
 
-    def _classified(self, state: int) -> Int32:
+    def _classified(self, states: NDArray[np.intp]) -> Int32:
         classes, samples = self._trie.classes, self._trie.samples
-        targets = self._moves.flat()[state * 256 : (state + 1) * 256]
-        found = np.full(512, DEAD, np.int32)
-        found[: len(samples)] = targets[samples]
-        found[256:] = targets
+        targets = self._moves.flat().reshape(-1, 256)[states]
+        found = np.full((len(states), 512), DEAD, np.int32)
+        found[:, : len(samples)] = targets[:, samples]
+        found[:, 256:] = targets
         # One byte that differs spoils its class.
-        found[classes[found[classes] != targets]] = SPLIT
+        rows, bytes_ = np.nonzero(found[:, classes] != targets)
+        found[rows, classes[bytes_]] = SPLIT
         return found
 
 

@@ -216,6 +216,9 @@ class Hop:
         self.place = place
 
 
+UNKNOWN = Hop((), None)
+
+
 class Place:
     """A set of trie nodes: where the vocabulary may stand after some text was consumed.
 
@@ -232,10 +235,8 @@ class Place:
 
     def get(self, byte: int) -> Hop | None:
         """Where ``byte`` leads, or None where no token goes on with it."""
-        try:
-            return self._hops[byte]
-        except KeyError:
-            return self._hops.setdefault(byte, self._find(byte))
+        hop = self._hops.get(byte, UNKNOWN)
+        return self._hops.setdefault(byte, self._find(byte)) if hop is UNKNOWN else hop
 
     def _find(self, byte: int) -> Hop | None:
         trie = self.trie

@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from sglang_lite.constrained import GrammarCompiler, GrammarMatcher, allocate_token_bitmask
+from sglang_lite.constrained import GrammarCompiler, GrammarMatcher, allocate_token_bitmask, ir
 from sglang_lite.constrained.byte_dfa import text_dfa
 from sglang_lite.constrained.compiler import CompiledGrammar, Limits
-from sglang_lite.constrained.regex import full_match
-from sglang_lite.constrained.writable import TrimmedDFA
+from sglang_lite.constrained.json_schema import lower_json_schema
+from sglang_lite.constrained.regex import full_match, lower_regex
+from sglang_lite.constrained.writable import TrimmedDFA, writable
+from sglang_lite.constraint import JsonSchema
 from sglang_lite.errors import GrammarTooComplex, InvalidRegex
 from tests.constrained.core_vocabularies import byte_level
 
@@ -83,6 +85,18 @@ def test_a_search_for_writable_texts_stops_early() -> None:
         TrimmedDFA(dfa, frozenset({4}))
     small = TrimmedDFA(text_dfa(full_match("a+b|\x04|c\x04"), "utf8", False), frozenset({4}))
     assert [byte for byte in range(256) if small.step(small.start, byte) >= 0] == [ord("a")]
+
+
+def test_a_language_without_the_bytes_that_are_lacking_stays_as_it_is() -> None:
+    absent = frozenset({0x04, 0xF3})
+    spec = JsonSchema('{"properties": {"a": {"type": "integer"}, "b": {"maxLength": 9}}}')
+    language = lower_json_schema(spec)
+    assert writable(language, absent) is language
+    controls = lower_regex("[a-z]+\\x04?")
+    trimmed = writable(controls, absent)
+    assert trimmed is not controls
+    assert isinstance(trimmed.root, ir.Terminal)
+    assert trimmed.root.dfa.row(trimmed.root.dfa.step(trimmed.root.dfa.start, ord("a")))[4] < 0
 
 
 def test_a_refused_constraint_leaves_nothing_behind():
