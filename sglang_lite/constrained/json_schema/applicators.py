@@ -104,6 +104,11 @@ def _one_of(
 ) -> R.Alternatives:
     """Exactly one: each branch, minus those others that it can overlap."""
     branches = [to.expand_all(each, tracking) for each in _branches(to, term, keyword, value)]
+    found = {
+        kind: records
+        for kind, records in found.items()
+        if sum(branch.get(kind) == (R.DEFAULTS[kind],) for branch in branches) < 2
+    }  # Two branches that are silent about a type both hold for all its values.
     inside = [intersect(found, branch) for branch in branches]
     others: list[list[R.Alternatives]] = [[] for _ in branches]
     for first, second in combinations(range(len(branches)), 2):
