@@ -9,6 +9,7 @@ import pytest
 from sglang_lite.constrained import ir
 from sglang_lite.constrained.compiler import GrammarCompiler
 from sglang_lite.constraint import JsonSchema
+from sglang_lite.errors import UnsupportedSchema
 from tests.constrained.core_reference import allowed_by_mask, allowed_by_steps, assert_exact
 from tests.constrained.core_vocabularies import byte_level
 from tests.constrained.schemas import holds, language
@@ -86,3 +87,25 @@ def test_distinct_strings(items):
     assert not holds(schema, '["a", "ab", "a"]')
     assert not holds(schema, '["", ""]')
     assert not holds(schema, r'["b", "\u0062"]')
+
+
+def test_distinct_numbers_none_of_which_begins_another():
+    items = {"type": ["integer", "null"], "minimum": 400, "maximum": 599}
+    schema = {"type": "array", "items": items, "uniqueItems": True, "minItems": 2}
+    compiled = GrammarCompiler(byte_level()).compile(JsonSchema.of(schema, max_whitespace=1))
+    state = compiled.automaton.start
+    for byte in b"[400,null, 401 ,599]":
+        assert allowed_by_mask(compiled, state) == allowed_by_steps(compiled, state)
+        state = compiled.automaton.step(state, byte)
+    assert state.accepting
+    for text in (
+        "[400, 400]",
+        "[401, 400, 401]",
+        "[399, 400]",
+        "[400]",
+        "[null, null]",
+        "[40, 41]",
+    ):
+        assert not holds(schema, text)
+    with pytest.raises(UnsupportedSchema, match="uniqueItems"):
+        language({**schema, "items": {"type": "integer", "minimum": 1, "maximum": 100}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sglang_lite.constrained import ir
@@ -11,16 +12,19 @@ from sglang_lite.constrained.automaton import Automaton, EmptyLanguage, words
 from sglang_lite.constrained.byte_dfa import text_dfa
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.contains import lower_contains
-from sglang_lite.constrained.json_schema.finite import finite_values
+from sglang_lite.constrained.json_schema.finite import finite_values, record_values
 from sglang_lite.constrained.json_schema.intersect import least
 from sglang_lite.constrained.json_schema.strings import string_automaton
+from sglang_lite.constrained.json_schema.values import spell_number
 from sglang_lite.constrained.json_string import key_dfa
 
 if TYPE_CHECKING:
     from sglang_lite.constrained.json_schema.lower import Lowering
 
 MAX_DISTINCT = 64
-"""Largest finite set of items that uniqueItems is enforced over."""
+"""Largest finite set of items that uniqueItems is enforced over, whatever the items are."""
+MAX_NUMBERS = 10_000
+"""Largest finite set of numbers, none of which begins another, that it is enforced over."""
 
 
 def lower_array(to: Lowering, record: R.Array) -> ir.Node:
@@ -67,7 +71,7 @@ def _distinct_texts(to: Lowering, record: R.Array) -> ir.Node | None:
     """Distinct strings, and constants among them, each in its canonical spelling; else None.
 
     To the engine they are the keys of an object without values, none of which comes twice.  Their
-    spellings must be prefix-free, as keys are, which those of numbers are not.
+    spellings must be prefix-free, as keys are, which those of numbers seldom are.
     """
     if record.prefix or record.contains:
         return None
@@ -81,14 +85,22 @@ def _distinct_texts(to: Lowering, record: R.Array) -> ir.Node | None:
                 constants.add("null")
             elif isinstance(each, R.Boolean):
                 constants.update("true" if value else "false" for value in each.allowed)
+            elif isinstance(each, R.Number):
+                numbers = record_values(to.normaliser, each, MAX_NUMBERS)
+                if numbers is None:
+                    return None
+                constants.update(map(spell_number, numbers.values()))
             elif not isinstance(each, R.String):
                 return None
             else:
                 with suppress(EmptyLanguage):
                     texts.append(string_automaton(each, portable=True))
+    ordered = sorted(constants)
+    if any(after.startswith(text) for text, after in pairwise(ordered)):
+        return None
     keys = [key_dfa(union(texts))] if texts else []
     if constants:
-        keys.append(text_dfa(words(tuple(sorted(constants))), "utf8", False))
+        keys.append(text_dfa(words(tuple(ordered)), "utf8", False))
     return ir.object_(
         extras=[ir.Extra(key, ir.EMPTY) for key in keys],
         minimum=record.min_items,

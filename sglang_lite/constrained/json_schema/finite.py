@@ -20,14 +20,15 @@ def finite_values(to: Normaliser, schema: R.Conj, limit: int) -> R.Listed | None
     values: dict[Hashable, Any] = {}
     for records in to.alternatives(schema).values():
         for record in records:
-            found = _of_record(to, record, limit)
+            found = record_values(to, record, limit)
             if found is None or len(found) + len(values) > limit:
                 return None
             values.update(found)
     return values
 
 
-def _of_record(to: Normaliser, record: R.Record, limit: int) -> R.Listed | None:
+def record_values(to: Normaliser, record: R.Record, limit: int) -> R.Listed | None:
+    """All values of a record, None if there may be more than ``limit``."""
     if isinstance(record, R.Null):
         return listing((None,))
     if isinstance(record, R.Boolean):
