@@ -97,3 +97,16 @@ def test_errors(client: anthropic.Anthropic) -> None:
     assert json.loads(json.dumps(caught.value.body))["type"] == "error"
     with pytest.raises(anthropic.NotFoundError, match="toy"):
         client.messages.create(**{**FIELDS, "model": "other"})
+
+
+@pytest.mark.model
+def test_the_default_model(real: Live) -> None:
+    client = anthropic.Anthropic(base_url=real.url, api_key="none", max_retries=0)
+    question = "Ada is in the red team. Who is it, as JSON?"
+    fields = {**FIELDS, "model": "smollm2", "messages": hello(question)}
+    made = client.messages.parse(**fields, **GREEDY, output_format=Person)
+    assert isinstance(made.parsed_output, Person)
+    choice = {"type": "tool", "name": "register", "disable_parallel_tool_use": True}
+    with client.messages.stream(**fields, **GREEDY, tools=[TOOL], tool_choice=choice) as stream:
+        [block] = stream.get_final_message().content
+    Person.model_validate(block.input)
