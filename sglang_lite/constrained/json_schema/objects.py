@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 MAX_NAMED = 64
 """So many undeclared keys that can be a witness are named one by one."""
 WITNESS_STEPS = 20
-"""What one case of a witness costs in the normaliser's budget."""
+"""What one case of a witness costs in the normaliser's budget, five times as much for each needed
+key: the ways in which keys may break several rules are many, and each needs its own states."""
 
 
 Needed: TypeAlias = "tuple[tuple[Automaton, R.Conj], ...]"
@@ -92,7 +93,7 @@ def _with_witness(to: Lowering, record: R.Object, needed: Needed) -> ir.Node:
                     cases += _cases(others, shared, both, needed[:place] + needed[place + 1 :])
     nodes = []
     for case, more in cases:
-        to.normaliser.spend(WITNESS_STEPS)
+        to.normaliser.spend(WITNESS_STEPS * 5 ** len(more))
         nodes.append(lower_object(to, case, more))
     return ir.union(*nodes)
 
