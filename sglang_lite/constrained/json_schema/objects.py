@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 MAX_NAMED = 64
 """So many undeclared keys that can be a witness are named one by one."""
-WITNESS_STEPS = 20
-"""What one case of a witness costs in the normaliser's budget, five times as much for each needed
-key: the ways in which keys may break several rules are many, and each needs its own states."""
+WITNESS_STEPS = 15
+"""What one case of a witness costs in the normaliser's budget; ten times as much for each needed
+key beyond three: the ways in which keys may break many rules multiply, each with its states."""
 
 
 Needed: TypeAlias = "tuple[tuple[Automaton, R.Conj], ...]"
@@ -93,7 +93,7 @@ def _with_witness(to: Lowering, record: R.Object, needed: Needed) -> ir.Node:
                     cases += _cases(others, shared, both, needed[:place] + needed[place + 1 :])
     nodes = []
     for case, more in cases:
-        to.normaliser.spend(WITNESS_STEPS * 5 ** len(more))
+        to.normaliser.spend(WITNESS_STEPS * 10 ** max(0, len(more) - 3))
         nodes.append(lower_object(to, case, more))
     return ir.union(*nodes)
 
