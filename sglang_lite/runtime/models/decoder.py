@@ -93,7 +93,6 @@ class FusedDecoder:
         self.final_norm = norm("model.norm.weight")
         tied = self.config.raw.get("tie_word_embeddings", False) or "lm_head.weight" not in weights
         weights.skip("lm_head.weight")
-        self.head = linears.head("model.embed_tokens.weight" if tied else "lm_head.weight")
         rotary = self.config.raw.get("no_rope_layers") or [1] * self.config.num_layers
         self.layers = []
         for i in range(self.config.num_layers):
@@ -111,6 +110,9 @@ class FusedDecoder:
                     rotary=bool(rotary[i]),
                 )
             )
+        # What a norm puts out has at most the size of its weight times the root of their number.
+        limit = float(self.final_norm.weight.abs().max()) * embedding.shape[1] ** 0.5
+        self.head = linears.head("model.embed_tokens.weight" if tied else "lm_head.weight", limit)
         linears.finish()
         weights.refuse_unread(ignored_suffixes=("rotary_emb.inv_freq",))
 

@@ -10,10 +10,11 @@ import torch
 
 from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.models import linear as kinds
+from sglang_lite.runtime.models.byte_linear import ByteLinear, byte_linear_works
 from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.models.linear import Linear
 from sglang_lite.runtime.models.packed import PackedWeights
-from sglang_lite.runtime.models.quantize import GROUP, Int4Weight, quantise_int4, quantise_int8
+from sglang_lite.runtime.models.quantize import GROUP, quantise_int4, quantise_int8
 from sglang_lite.runtime.models.weights import GGUF_FILE, NativeBlocks, Weights
 
 QUANTIZATIONS = ("int4", "int8")
@@ -66,12 +67,16 @@ class LinearFactory:
         filled = [zero if bias is None else bias for bias, zero in zip(biases, zeros, strict=True)]
         return kinds.BiasedLinear(linear, torch.cat(filled).to(self._device, self._dtype))
 
-    def head(self, name: str) -> Linear:
-        """The output head: hidden states to logits."""
-        if self._quantization is None:
+    def head(self, name: str, limit: float) -> Linear:
+        """The output head: hidden states, of numbers up to ``limit`` in size, to logits.
+
+        It comes after the layers: it is kept in bytes if they are kept in less.
+        """
+        if self._quantization is None and not self._dense_twins:
             return self._dense([name])
-        halves = self._native_kernel([name], bits=8)
-        return self._int8([name]) if halves is None else kinds.HalvesLinear(halves)
+        if byte_linear_works():
+            return ByteLinear(self._weights.matrix(name), limit)
+        return self._dense([name]) if self._quantization is None else self._int8([name])
 
     def finish(self) -> None:
         """After the last matrix: keep what took long to make."""
@@ -79,7 +84,7 @@ class LinearFactory:
             self._packed.save()
 
     def _layer(self, names: list[str]) -> Linear:
-        native = self._native_kernel(names, bits=4)
+        native = self._native_kernel(names)
         if self._quantization is not None:
             if native is not None:
                 self._weights.skip(*names)
@@ -93,18 +98,11 @@ class LinearFactory:
         self._dense_twins.append((layer, names))
         return layer
 
-    def _native_kernel(self, names: list[str], bits: int) -> kinds.Int4Linear | None:
+    def _native_kernel(self, names: list[str]) -> kinds.Int4Linear | None:
         if self._native is None or self._packed is None:
             return None
         native = self._native
-
-        def read() -> Int4Weight | None:
-            if bits == 4:
-                return native.int4(*names)
-            found = native.int8(*names)
-            return None if found is None else found.halves()
-
-        return self._packed.kernel(f"{bits} bits of {' '.join(names)}", read)
+        return self._packed.kernel(" ".join(names), lambda: native.int4(*names))
 
     def _make_dense(self) -> None:
         """Make the dense kernels beside the 4-bit ones, and measure from how many rows they win.

@@ -14,7 +14,7 @@ from sglang_lite.errors import ModelNotFound, UnsupportedModel
 from sglang_lite.runtime.gguf import GGUF, Tensor, nibbles
 from sglang_lite.runtime.gguf_convert import row_order, weight_name
 from sglang_lite.runtime.models.config import ModelConfig
-from sglang_lite.runtime.models.quantize import GROUP, Int4Weight, Int8Weight
+from sglang_lite.runtime.models.quantize import GROUP, Int4Weight
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -96,16 +96,6 @@ class NativeBlocks:
             return None
         joined = [torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True)]
         return Int4Weight(*joined)
-
-    def int8(self, name: str) -> Int8Weight | None:
-        """The matrix, or None if it isn't kept in 8 bits."""
-        tensor = self._tensors.get(name)
-        if tensor is None or tensor.format.name != "Q8_0":
-            return None
-        rows, columns = tensor.shape
-        quants = tensor.blocks[:, 2:].view(np.int8).reshape(rows, columns)
-        scales = _halves(tensor, 1).reshape(rows, columns // GROUP)
-        return Int8Weight(*(torch.from_numpy(self._in_order(tensor, x)) for x in (quants, scales)))
 
     def _read_int4(self, tensor: Tensor) -> list[np.ndarray]:
         rows, columns = tensor.shape
