@@ -102,7 +102,7 @@ class LinearFactory:
         if self._native is None or self._packed is None:
             return None
         native = self._native
-        return self._packed.kernel(" ".join(names), lambda: native.int4(*names))
+        return self._packed.kernel(f"4 bits of {' '.join(names)}", lambda: native.int4(*names))
 
     def _make_dense(self) -> None:
         """Make the dense kernels beside the 4-bit ones, and measure from how many rows they win.
