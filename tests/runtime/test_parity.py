@@ -57,14 +57,23 @@ class Size(NamedTuple):
     tokens: int
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(Size(4, 24), id="some"),
-        pytest.param(Size(20, TOKENS), id="all", marks=pytest.mark.slow),
-    ]
-)
+SOME = pytest.param(Size(4, 24), id="some")
+ALL = pytest.param(Size(20, TOKENS), id="all", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=[SOME, ALL])
 def size(request: pytest.FixtureRequest) -> Size:
     return request.param
+
+
+def sized(name: str, always: list[Any], with_all: list[Any]) -> pytest.MarkDecorator:
+    """The parameter ``name`` with both sizes for ``always``, only with all for the others."""
+    cases = [pytest.param(*SOME.values, value, id=f"some-{value}") for value in always]
+    cases += [
+        pytest.param(*ALL.values, value, id=f"all-{value}", marks=pytest.mark.slow)
+        for value in [*always, *with_all]
+    ]
+    return pytest.mark.parametrize(("size", name), cases)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -141,13 +150,11 @@ def test_cached_in_full(engine: Engine, prompts: list, expected: list, size: Siz
     assert cached == sum(len(prompt) - 1 for prompt in prompts[: size.prompts])
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@sized("share", [0.5], [0.1, 0.9])
 def test_cached_in_part(
     engine: Engine, prompts: list, expected: list, size: Size, share: float
 ) -> None:
     """A part of the prompt, or the prompt and a part of what follows it."""
-    if size.tokens < TOKENS and share != 0.5:
-        pytest.skip("only with all prompts")
     wanted = cut(expected, size)
     for ahead in (0, size.tokens // 2):
         whole = [p + w[:ahead] for p, w in zip(prompts, wanted, strict=False)]
@@ -157,11 +164,9 @@ def test_cached_in_part(
         assert rest == [w[ahead:] for w in wanted]
 
 
-@pytest.mark.parametrize("chunk", [1, 15, 16, 17, 63, 64, 65])
+@sized("chunk", [16, 65], [1, 15, 17, 63, 64])
 def test_chunked(prompts: list, expected: list, size: Size, chunk: int) -> None:
     """Prompt and answer go through as one prompt in chunks; each first choice is the next token."""
-    if size.tokens < TOKENS and chunk not in (16, 65):
-        pytest.skip("only with all prompts")
     if chunk == 1:
         size = Size(4, size.tokens)
     wanted = cut(expected, size)
@@ -192,11 +197,9 @@ def test_preempted(prompts: list, expected: list, size: Size, policy: str) -> No
         tight.check()
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "lpm", "dfs-weight"])
+@sized("policy", ["lpm"], ["fcfs", "dfs-weight"])
 def test_scheduled(prompts: list, expected: list, size: Size, policy: str) -> None:
     """Requests come and go, so that rows join and leave the batch all the time."""
-    if size.tokens < TOKENS and policy != "lpm":
-        pytest.skip("only with all prompts")
     options = {"schedule_policy": policy, "max_running_requests": 3}
     with Engine(dtype="float32", max_total_tokens=8192, **options) as engine:
         assert generate(engine, prompts[: size.prompts], size.tokens) == cut(expected, size)
