@@ -3,6 +3,7 @@
     python benchmarks/language.py nodes            # the interpreter's cost per node, no model
     python benchmarks/language.py batch --rows 1000   # run_batch against the same calls by hand
     python benchmarks/language.py layout           # whitespace in JSON: time and right answers
+    python benchmarks/language.py ends             # how long values get, by how they may end
 
 ``batch`` runs ROWS x 3 gens through ``run_batch`` and straight on the engine (prompts as token
 ids, the same texts, the same number in flight) in turns, so that a noisy machine is noisy for both;
@@ -208,6 +209,38 @@ def layout(model: str | None) -> None:
             )
 
 
+@sgl.function
+def values(s: sgl.ProgramState, a: int, b: int) -> None:
+    """Values in the middle of a text, as programs ask for them."""
+    with s.copy() as c:
+        c += f"Q: What is {a}+{b}? A: " + sgl.gen_int("sum")
+    with s.copy() as c:
+        c += f"The book has {a * b} pages and was published in 19"
+        c += sgl.gen("year", regex="[0-9]+")
+    with s.copy() as c:
+        c += f'Item {a}{b}: the capital of France is "'
+        c += sgl.gen("quoted", regex=r'[^"\n]*')
+    with s.copy() as c:
+        c += f"Pi is about 3.14159. {a}.5 plus {b}.25 is " + sgl.gen("float", dtype=float)
+
+
+def ends(model: str | None, prompts: int) -> None:
+    """The lengths of values that end at EOS only, and those of the same values by default."""
+    rows = [(3 + i // 5, 4 + i % 5) for i in range(prompts)]
+    with sgl.Engine(model) as engine:
+        found = [
+            values.run_batch(rows, backend=engine, temperature=0, stop_outside=outside)
+            for outside in (False, None)
+        ]
+    print(f"{prompts} prompts; characters: median (most)")
+    for name in ("sum", "year", "quoted", "float"):
+        told = []
+        for states in found:
+            lengths = [len(state[name]) for state in states]
+            told.append(f"{statistics.median(lengths):g} ({max(lengths)})")
+        print(f"{name:8} EOS only {told[0]:12} default {told[1]}")
+
+
 def _field(text: str, name: str) -> object:
     try:
         return json.loads(text)[name]
@@ -229,11 +262,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=["nodes", "batch", "layout"])
+    parser.add_argument("what", choices=["nodes", "batch", "layout", "ends"])
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--piece", type=int, default=200, help="rows that are run one way in a row")
     parser.add_argument("--tokens", type=int, default=4)
+    parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--limit", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", help="a model's folder; the default model if left out")
@@ -242,6 +276,8 @@ def main() -> None:
         nodes(args.count)
     elif args.what == "layout":
         layout(args.model)
+    elif args.what == "ends":
+        ends(args.model, args.prompts)
     else:
         batch(args)
 
