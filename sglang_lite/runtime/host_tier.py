@@ -19,7 +19,8 @@ import torch
 from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.config import EngineConfig, free_memory
 from sglang_lite.runtime.kv_pool import KVPool
-from sglang_lite.runtime.radix_tree import Node, RadixTree
+from sglang_lite.runtime.radix_node import Node
+from sglang_lite.runtime.radix_tree import RadixTree
 
 if TYPE_CHECKING:
     from sglang_lite.runtime.kv_cache import KVCache

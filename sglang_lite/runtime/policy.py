@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sglang_lite.runtime.radix_tree import Node, RadixTree
+    from sglang_lite.runtime.radix_node import Node
+    from sglang_lite.runtime.radix_tree import RadixTree
     from sglang_lite.runtime.request import Request
 
 WINDOW = 128

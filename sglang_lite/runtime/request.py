@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sglang_lite.constrained import GrammarMatcher
     from sglang_lite.runtime.detokenizer import IncrementalDetokenizer, StopScanner
     from sglang_lite.runtime.output_stream import OutputStream
-    from sglang_lite.runtime.radix_tree import Node
+    from sglang_lite.runtime.radix_node import Node
 
 
 class Status(enum.Enum):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sglang_lite.runtime.kv_pool import KVPool
-from sglang_lite.runtime.radix_tree import Node, RadixTree
+from sglang_lite.runtime.radix_node import Node
+from sglang_lite.runtime.radix_tree import RadixTree
 
 
 def ids(*tokens: int) -> array[int]:
