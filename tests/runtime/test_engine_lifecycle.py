@@ -16,6 +16,7 @@ from sglang_lite.outputs import RequestOutput
 from sglang_lite.runtime import loop
 from sglang_lite.runtime.engine import Engine
 from sglang_lite.runtime.messages import GenerateRequest
+from sglang_lite.runtime.request import Request
 from sglang_lite.sampling_params import SamplingParams
 from tests.runtime.toy import (
     VOCAB,
@@ -252,24 +253,22 @@ def test_priorities_run_first() -> None:
     with toy_engine(max_running_requests=1) as engine:
         gate = threading.Event()
         engine.toy.before_step = gate.wait
-        done: list[int] = []
-        threads = []
+        core = engine._loop.core
+        forget, done = core._on_finished, list[int]()
+
+        def finished(request: Request) -> None:
+            done.append(request.source.priority)
+            forget(request)
+
+        core._on_finished = finished
+        streams = []
         for priority in (0, 0, 5, 1):
-            made = GenerateRequest(
-                (priority + 1,), SamplingParams(max_new_tokens=3), priority=priority
-            )
-            stream = engine.submit(made)
-
-            def read(stream: object = stream, priority: int = priority) -> None:
-                list(stream)
-                done.append(priority)
-
-            threads.append(threading.Thread(target=read))
-            threads[-1].start()
+            params = SamplingParams(max_new_tokens=3)
+            made = GenerateRequest((priority + 1,), params, priority=priority)
+            streams.append(engine.submit(made))
         gate.set()
-        for thread in threads:
-            thread.join(10)
-        # The very first was already running when the others came.
+        for stream in streams:
+            list(stream)
         assert done[1:3] == [5, 1] or done[:2] == [5, 1]
 
 
