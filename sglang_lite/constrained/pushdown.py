@@ -12,9 +12,10 @@ twice, which costs time only.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from sglang_lite.constrained.counted import CountedLeaf
-from sglang_lite.constrained.cursors import Cursor, LiteralCursor, set_cursor
+from sglang_lite.constrained.cursors import Cursor, LiteralCursor, TerminalCursor, set_cursor
 from sglang_lite.constrained.frames import (
     Closure,
     EmptyFrame,
@@ -109,6 +110,7 @@ class Pushdown:
         self.bottom = Stack(None, None)
         self._frames: dict[Node, Frame] = {}
         self._dfas: set[ByteDFA] = set()
+        self._layouts: dict[tuple[Node, ...], tuple[tuple[Frame, ...], ...]] = {}
         self.clear()
 
     def clear(self) -> None:
@@ -201,14 +203,20 @@ class Pushdown:
 
         The same in nearly all grammars, which share them where they are leaves alone.
         """
-        known = self.tables.layouts
-        found = known.get(nodes)
+        found = self._layouts.get(nodes)
         if found is None:
-            found = tuple([self.frames((node,)) for node in nodes])
-            if all(isinstance(frame, LeafFrame) for frames in found for frame in frames):
-                if len(known) >= MAX_LAYOUTS:
-                    known.clear()
-                known[nodes] = found
+            known = self.tables.layouts
+            found = known.get(nodes)
+            if found is None:
+                found = tuple([self.frames((node,)) for node in nodes])
+                if all(isinstance(frame, LeafFrame) for frames in found for frame in frames):
+                    if len(known) >= MAX_LAYOUTS:
+                        known.clear()
+                    known[nodes] = found
+            for frame in chain.from_iterable(found):
+                if isinstance(frame, LeafFrame) and isinstance(frame.cursor, TerminalCursor):
+                    self.tables.charge(frame.cursor.table, 0)  # in use again
+            self._layouts[nodes] = found
         return found
 
     def terminal(self, dfa: ByteDFA) -> TerminalTable:

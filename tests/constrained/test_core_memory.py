@@ -156,3 +156,17 @@ def test_masks_made_in_advance_are_the_same_and_are_found() -> None:
     assert ready > len(text) // 2
     assert matcher.accept_token(grammar.vocabulary.eos_token_ids[0])
     assert matcher.prefetch(1.0) == 0
+
+
+def test_the_punctuation_that_grammars_share_counts_as_used_by_each() -> None:
+    vocabulary = byte_level()
+    tables, compiler = vocabulary.tables, GrammarCompiler(vocabulary)
+    schema = {"properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    masks(compiler.compile_json_schema(schema), '{"a": 1}')
+    (layout,) = tables.layouts.values()
+    shared = {frame.cursor.table for frames in layout for frame in frames}  # type: ignore[attr-defined]
+    masks(compiler.compile_regex("[a-c]+|x{3,9}"), "abc")
+    newest = list(tables._weights)[-1]
+    assert newest not in shared
+    compiler.compile_json_schema({**schema, "minProperties": 1})
+    assert shared <= set(list(tables._weights)[list(tables._weights).index(newest) + 1 :])
