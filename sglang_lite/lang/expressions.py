@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from sglang_lite.constraint import Constraint, Regex, constraint_from_fields
 from sglang_lite.errors import InvalidRequest, NotSupported
-from sglang_lite.lang.choices import ChoicesSamplingMethod, token_length_normalized
+from sglang_lite.lang.choices import ChoicesSamplingMethod, sum_logprob
 from sglang_lite.lang.nodes import (
     Expression,
     Gen,
@@ -105,7 +105,7 @@ def gen(
         for other, value in others.items():
             if value is not None:
                 raise InvalidRequest(other, value, "nothing beside choices")
-        method = token_length_normalized if choices_method is None else choices_method
+        method = sum_logprob if choices_method is None else choices_method
         return select(name, choices, 0.0 if temperature is None else temperature, method)
     if choices_method is not None:
         raise InvalidRequest("choices_method", choices_method, "only with choices")
@@ -227,14 +227,14 @@ def select(
     name: str | None = None,
     choices: Sequence[str] | None = None,
     temperature: float = 0.0,
-    choices_method: ChoicesSamplingMethod = token_length_normalized,
+    choices_method: ChoicesSamplingMethod = sum_logprob,
     *,
     terminator: str | None = None,
 ) -> Expression:
     """Choose one of ``choices`` by their log probabilities after the text so far.
 
-    Temperature 0 takes the best score of ``choices_method``, above it one is drawn from
-    softmax(scores / temperature).  ``terminator`` is scored after every choice; None scores one
+    Temperature 0 takes the best score of ``choices_method`` (by default the probability of the
+    whole choice), above it one is drawn from softmax(scores / temperature).  ``terminator`` is scored after every choice; None scores one
     only where a choice is the beginning of another one, "" never.
     """
     if choices is None:

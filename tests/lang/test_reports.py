@@ -40,14 +40,22 @@ def test_nonsense_of_many_tokens_does_not_win_by_sum_or_bytes(engine, role):
     asked = sgl.user("Greet me, please.") + sgl.assistant_begin()
     if not role:
         asked = as_expression("He came in, looked up at her and said, smiling:")
-    for method in (sgl.sum_logprob, sgl.byte_mean):
-        for blank in ("", " "):
-            literal = "" if role or blank else " "
-            choices = [blank + choice for choice in GREETINGS]
-            state = run(engine, asked + literal + sgl.select("x", choices, choices_method=method))
-            assert state["x"].strip() in GREETINGS[:2]
-            if method is sgl.sum_logprob:
-                assert state["x"].strip() == "Hello"
+    for blank in ("", " "):
+        literal = "" if role or blank else " "
+        choices = [blank + choice for choice in GREETINGS]
+        by_default = run(engine, asked + literal + sgl.select("x", choices))
+        assert by_default["x"].strip() == "Hello"
+        by_bytes = sgl.select("x", choices, choices_method=sgl.byte_mean)
+        assert run(engine, asked + literal + by_bytes)["x"].strip() in GREETINGS[:2]
+
+
+@pytest.mark.model
+def test_the_default_takes_the_right_one_of_choices_of_unequal_lengths(engine):
+    asked = "Q: What is the capital of France? A: "
+    state = run(engine, asked + sgl.select("x", ["New York City", "Paris"]))
+    assert state["x"] == "Paris"
+    state = run(engine, "A word like 'sky' is '" + sgl.select("x", ["skill", "cloud"]))
+    assert state["x"] == "cloud"
 
 
 @pytest.mark.model
