@@ -234,8 +234,9 @@ def select(
     """Choose one of ``choices`` by their log probabilities after the text so far.
 
     Temperature 0 takes the best score of ``choices_method`` (by default the probability of the
-    whole choice), above it one is drawn from softmax(scores / temperature).  ``terminator`` is scored after every choice; None scores one
-    only where a choice is the beginning of another one, "" never.
+    whole choice), above it one is drawn from softmax(scores / temperature).  ``terminator`` is
+    scored after every choice; None scores one only where a choice is the beginning of another
+    one, "" never.
     """
     if choices is None:
         raise InvalidRequest("choices", None, "a list of at least one str")
