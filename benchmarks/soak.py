@@ -1,6 +1,10 @@
 """Hours in minutes: mixed load with clients that leave, against the engine behind its server.
 
 python benchmarks/soak.py --minutes 10
+OMP_NUM_THREADS=1 python benchmarks/soak.py --minutes 10    # on a machine with other work
+
+Two OpenMP threads wait for each other at every operator: beside busy processes they were ten times
+slower than one.  That hides leaks, because fewer requests run.
 
 Ends with 1 if a slot leaked, an invariant broke, a request got a 5xx or memory kept growing.  Of
 memory, the pool's pages that have been written and the compiled constraints are counted apart: both

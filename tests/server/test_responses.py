@@ -6,8 +6,10 @@ import json
 
 import openai
 import pytest
-from pydantic import BaseModel
+from openai.types.responses import ResponseErrorEvent, ResponseFailedEvent
+from pydantic import BaseModel, TypeAdapter
 
+from sglang_lite.errors import EngineError
 from sglang_lite.runtime.messages import FinishReason
 from tests.server.live import Live, error_of, hello
 from tests.server.scripted import Script
@@ -24,6 +26,9 @@ NOW = {
     },
     "strict": True,
 }
+
+ERROR_EVENT = TypeAdapter(ResponseErrorEvent)
+FAILED_EVENT = TypeAdapter(ResponseFailedEvent)
 
 
 @pytest.fixture
@@ -101,6 +106,59 @@ def test_stream_helper(client: openai.OpenAI) -> None:
         for _ in stream:
             pass
         assert stream.get_final_response().output_text == "Hello"
+
+
+def broken_off(live: Live, *pieces: str, **fields: object) -> list[dict]:
+    """The events of a stream whose engine fails after ``pieces``."""
+    live.engine.script = Script(pieces, fail=EngineError("out of luck"))
+    text = live.post("/v1/responses", input="hi", stream=True, **fields).text
+    assert text.endswith("\n\n")
+    events = [part.split("\ndata: ") for part in text.removesuffix("\n\n").split("\n\n")]
+    made = [json.loads(data) for _, data in events]
+    assert [name for name, _ in events] == [f"event: {event['type']}" for event in made]
+    assert [event["sequence_number"] for event in made] == list(range(len(made)))
+    return made
+
+
+def test_a_failure_in_a_stream_ends_with_its_typed_events(live: Live) -> None:
+    *_, delta, error, failed = broken_off(live, "Hel", "lo")
+    assert delta["type"] == "response.output_text.delta"
+    message = "The engine failed on this request: out of luck"
+    assert ERROR_EVENT.validate_python(error).type == "error"
+    assert (error["code"], error["message"], error["param"]) == ("internal_error", message, None)
+    assert error["error"]["message"] == message
+    response = FAILED_EVENT.validate_python(failed).response
+    assert (response.status, response.error.code) == ("failed", "server_error")
+    assert response.error.message == message
+    [item] = response.output
+    assert (item.status, item.content[0].text) == ("incomplete", "Hello")
+
+
+def test_a_failure_after_a_finished_item_leaves_it_finished(live: Live) -> None:
+    *_, failed = broken_off(live, "Wait.\n", CALL[:45], tools=[NOW])
+    output = failed["response"]["output"]
+    assert [item["status"] for item in output] == ["completed", "incomplete"]
+    assert (output[1]["type"], output[1]["name"]) == ("function_call", "now")
+
+
+def test_a_failure_before_the_first_text(live: Live) -> None:
+    events = broken_off(live)
+    kinds = [event["type"] for event in events]
+    assert kinds == ["response.created", "response.in_progress", "error", "response.failed"]
+    assert events[-1]["response"]["output"] == []
+
+
+def test_the_client_raises_when_a_stream_fails(live: Live, client: openai.OpenAI) -> None:
+    live.engine.script = Script(("Hel",), fail=EngineError("out of luck"))
+    events = client.responses.create(model="toy", input="hi", stream=True)
+    with pytest.raises(openai.APIError, match="out of luck") as caught:
+        list(events)
+    assert caught.value.code == "internal_error"
+    with (
+        pytest.raises(openai.APIError, match="out of luck"),
+        client.responses.stream(model="toy", input="hi") as stream,
+    ):
+        stream.get_final_response()
 
 
 def test_length(live: Live, client: openai.OpenAI) -> None:

@@ -20,7 +20,7 @@ from sglang_lite.runtime.server.openai_chat import start_chat
 from sglang_lite.runtime.server.prompts import new_id
 from sglang_lite.runtime.server.schemas.responses import ResponsesRequest
 from sglang_lite.runtime.server.schemas.wire import json_body, read_body
-from sglang_lite.runtime.server.stream import RESPONSES, cancellable, event
+from sglang_lite.runtime.server.stream import Manner, cancellable, event
 from sglang_lite.runtime.server.tools import CallArguments, CallStart, Part, ToolParser, ToolPlan
 
 router = APIRouter()
@@ -41,7 +41,8 @@ async def responses(request: Request) -> Response:
     reply = ResponseReply(server, body, plan, name)
     headers = server.note_ignored(body.ignored_fields)
     if body.stream:
-        return generation.stream(reply.events(generation), headers, RESPONSES)
+        manner = Manner(error=reply.failure, end=b"")
+        return generation.stream(reply.events(generation), headers, manner)
     with generation:
         [[sample]] = await generation.collect(1)
         generation.check(sample.finish_reason)
@@ -115,6 +116,27 @@ class ResponseReply:
             yield from self._part("")
         cut = reason is not None and reason.type == "length"
         yield from self._close_item("incomplete" if cut else "completed")
+
+    def failure(self, error: ApiError) -> bytes:
+        """The stream's last events, ``error`` and ``response.failed``, when it breaks off.
+
+        ``error`` has its fields twice, as the API's reference has them and as the API sends them:
+        openai-python raises only for an inner ``error``.
+        """
+        inner = error.to_dict()["error"]
+        flat = {field: inner[field] for field in ("code", "message", "param")}
+        for item in self._items[-1:] if self._is_open else ():
+            item["status"] = "incomplete"
+        failed = {
+            **self.response(None, None),
+            "status": "failed",
+            # The codes of a response are a closed list; ours is in the event before.
+            "error": {"code": "server_error", "message": error.message},
+            "output": list(self._items),
+        }
+        return self._event("error", **flat, error=inner) + self._event(
+            "response.failed", response=failed
+        )
 
     def response(self, reason: FinishReason | None, usage: Usage | None) -> dict[str, Any]:
         """The response object; ``usage`` is None while it is being made."""

@@ -42,7 +42,7 @@ class Manner:
 
 
 COMPLETIONS = Manner()
-RESPONSES = Manner(end=b"")
+BARE = Manner(end=b"")
 MESSAGES = Manner(
     error=lambda failure: event(failure.to_anthropic(), "error"),
     ping=event({"type": "ping"}, "ping"),

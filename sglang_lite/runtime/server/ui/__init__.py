@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from sglang_lite.runtime.server.context import ServerContext, server_of
 from sglang_lite.runtime.server.errors import overloaded
-from sglang_lite.runtime.server.stream import RESPONSES, EventStream, event
+from sglang_lite.runtime.server.stream import BARE, EventStream, event
 
 router = APIRouter(include_in_schema=False)
 
@@ -61,7 +61,7 @@ async def events(request: Request) -> Response:
     server = _shown(request)
     if server.viewers >= MAX_VIEWERS:
         raise overloaded("Too many pages watch this server.", "too_many_viewers", 10)
-    return EventStream(_looks(server), keep_alive=0, manner=RESPONSES)
+    return EventStream(_looks(server), keep_alive=0, manner=BARE)
 
 
 async def _looks(server: ServerContext) -> AsyncGenerator[bytes, None]:
