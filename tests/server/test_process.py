@@ -46,7 +46,7 @@ class Process:
         while time.monotonic() < end and self.popen.poll() is None:
             with contextlib.suppress(queue.Empty):
                 self.text += self._lines.get(timeout=0.2)
-            if found := re.search(r"API: (http\S+)/v1", self.text):
+            if found := re.search(r"OpenAI: (http\S+)/v1", self.text):
                 return found[1]
         raise AssertionError(self.text)
 

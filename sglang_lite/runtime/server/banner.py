@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import time
 
 from rich.console import Console
@@ -12,14 +14,27 @@ from rich.text import Text
 
 from sglang_lite.runtime.server.context import ServerContext
 
-_CURL = """curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} \\
-  -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'"""
 
-_PYTHON = """from openai import OpenAI
+def curl(url: str, model: str, has_key: bool = False) -> str:
+    """A shell command that asks the server; a key it takes from the environment."""
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
+    lines = [f"curl {url}/v1/chat/completions", "-H 'Content-Type: application/json'"]
+    if has_key:
+        lines.append('-H "Authorization: Bearer $SGLANG_LITE_API_KEY"')
+    return " \\\n  ".join([*lines, f"-d {shlex.quote(json.dumps(body))}"])
 
-client = OpenAI(base_url="{url}/v1", api_key="{key}")
+
+def python(url: str, model: str, has_key: bool = False) -> str:
+    """The same as a program for openai-python."""
+    start, key = (
+        ("import os\n\n", 'os.environ["SGLANG_LITE_API_KEY"]') if has_key else ("", '"none"')
+    )
+    return f"""{start}from openai import OpenAI
+
+client = OpenAI(base_url="{url}/v1", api_key={key})
 answer = client.chat.completions.create(
-    model="{model}", messages=[{{"role": "user", "content": "Hello!"}}]
+    model={json.dumps(model, ensure_ascii=False)},
+    messages=[{{"role": "user", "content": "Hello!"}}],
 )
 print(answer.choices[0].message.content)"""
 
@@ -33,7 +48,9 @@ def show(server: ServerContext, url: str, console: Console | None = None) -> Non
         "model": server.model_name,
         "context": f"{engine.context_length:,} tokens",
         "KV cache": f"{slots:,} tokens" if slots else "",
-        "API": f"{url}/v1 (OpenAI), {url}/generate (SGLang)",
+        "OpenAI": f"{url}/v1",
+        "Anthropic": url,
+        "SGLang": f"{url}/generate",
         "live view": f"{url}/ui" if server.config.shows_ui else "",
         "ready in": f"{time.time() - server.started:.1f} s",
     }
@@ -41,17 +58,15 @@ def show(server: ServerContext, url: str, console: Console | None = None) -> Non
     for name, value in facts.items():
         if value:
             table.add_row(Text(name, style="dim"), Text(value))
-    has_key = bool(server.config.api_key)
-    header = ' -H "Authorization: Bearer $SGLANG_LITE_API_KEY"' if has_key else ""
-    curl = _CURL.format(url=url, model=server.model_name, key=header)
-    key = "YOUR-KEY" if has_key else "none"
-    python = _PYTHON.format(url=url, model=server.model_name, key=key)
     if not console.is_terminal:
         for name, value in facts.items():
             if value:
                 console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
         return
     console.print(Panel(table, title="sglang_lite", title_align="left", border_style="cyan"))
-    for code, language in ((curl, "bash"), (python, "python")):
-        console.print(Syntax(code, language, theme="ansi_dark", background_color="default"))
-        console.print()
+    has_key = bool(server.config.api_key)
+    for write, language in ((curl, "bash"), (python, "python")):
+        code = write(url, server.model_name, has_key)
+        colours = Syntax(code, language, theme="ansi_dark", background_color="default")
+        # A line that is cut or broken could not be pasted: wrapping is the terminal's business.
+        console.print(colours.highlight(code), soft_wrap=True)
