@@ -73,8 +73,8 @@ def chat(
         str | None, typer.Option("--url", help="Talk to a running server instead.")
     ] = None,
     system: Annotated[str, typer.Option("--system", help="The system message.")] = "",
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.7,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 512,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.7,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 512,
     api_key: ApiKey = "",
 ) -> None:
     """Chat with a model in the terminal; answers stream."""

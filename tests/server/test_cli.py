@@ -194,6 +194,15 @@ def test_chat_with_a_server(
     assert live.engine.requests[0].sampling_params.temperature == 0.5
 
 
+@pytest.mark.parametrize(("flag", "value"), [("--temperature", "-1"), ("--max-tokens", "0")])
+def test_chat_refuses_what_no_answer_could_have(flag: str, value: str) -> None:
+    # Before the model loads, and before the address is asked for anything.
+    for place in ([], ["--url", "http://127.0.0.1:1"]):
+        result = runner.invoke(cli.app, ["chat", flag, value, *place])
+        assert result.exit_code == 2
+        assert flag in result.output
+
+
 def test_chat_shows_errors(
     live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
