@@ -6,13 +6,13 @@ from typing import Literal
 
 import instructor
 import openai
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class Person(BaseModel):
-    """Somebody."""
+    """Somebody, as in ``people.py``: instructor's environment cannot import it."""
 
-    name: str
+    name: str = Field(max_length=12)
     team: Literal["red", "blue"]
 
 

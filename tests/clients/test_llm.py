@@ -39,8 +39,9 @@ def test_question(ask, more: list[str]) -> None:
 
 
 def test_schema(live: Live, ask) -> None:
-    live.engine.typist.text = '{"name":"Ada","age":36}'
-    assert json.loads(ask("-m", "toy", "--schema", "name, age int", "who?"))["name"] == "Ada"
+    live.engine.typist.text = '{"name": "Ada", "age": 36}'
+    answer = ask("-m", "toy", "--schema", "name, age int", "who?")
+    assert json.loads(answer) == {"name": "Ada", "age": 36}
 
 
 def test_tools(live: Live, ask) -> None:
