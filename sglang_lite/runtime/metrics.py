@@ -129,13 +129,19 @@ class Metrics:
             "computed_tokens_total": self.computed_tokens,
             "generation_tokens_total": self.generated_tokens,
             "forced_tokens_total": self.forced_tokens,
-            "cache_hit_rate": self.cached_tokens / max(self.prompt_tokens, 1),
+            "cache_hit_rate": self._hit_rate(scheduler),
             "gen_throughput": self._throughput(),
             "new_token_ratio": scheduler.new_token_ratio,
             "steps_total": self.steps,
             "seconds_since_step": self.seconds_since_step,
             **(scheduler.host.numbers() if scheduler.host is not None else {}),
         }
+
+    def _hit_rate(self, scheduler: Scheduler) -> float:
+        """The cached share of all prompts, those of running requests included."""
+        running = [request.usage for request in list(scheduler.running)]
+        cached = self.cached_tokens + sum(usage.cached_tokens for usage in running)
+        return cached / max(self.prompt_tokens + sum(u.prompt_tokens for u in running), 1)
 
     def _throughput(self) -> float:
         """Generated tokens per second over the last seconds; 0 if there was no step in them."""

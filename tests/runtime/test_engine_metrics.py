@@ -10,7 +10,7 @@ import pytest
 
 from sglang_lite.runtime.engine import Engine
 from sglang_lite.runtime.metrics import EVENTS
-from tests.runtime.toy import greedy, toy_engine, wait_until_idle
+from tests.runtime.toy import greedy, request, toy_engine, wait_until_idle
 
 pytestmark = pytest.mark.usefixtures("both_schedules")
 
@@ -49,6 +49,23 @@ def test_a_line_is_logged_each_so_many_steps(caplog: pytest.LogCaptureFixture) -
         r"hit rate 0 %, [0-9.]+ tok/s",
         lines[0],
     )
+
+
+def test_the_hit_rate_counts_requests_that_still_run() -> None:
+    with toy_engine() as engine:
+        engine.generate("A prefix of all", greedy(1))
+        wait_until_idle(engine)
+        assert engine.stats()["cache_hit_rate"] == 0
+        stream = engine.submit(
+            request(engine, "A prefix of all", temperature=0, max_new_tokens=3000, ignore_eos=True)
+        )
+        first = next(iter(stream))
+        rate = engine.stats()["cache_hit_rate"]
+        stream.abort()
+        wait_until_idle(engine)
+        prompt, cached = first.usage.prompt_tokens, first.usage.cached_tokens
+        assert cached == prompt - 1
+        assert rate == engine.stats()["cache_hit_rate"] == cached / (2 * prompt)
 
 
 def test_the_last_steps_are_kept_and_no_more() -> None:
