@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import logging
 import os
@@ -19,7 +20,9 @@ from sglang_lite.runtime.server.config import ServerConfig
 if TYPE_CHECKING:
     from sglang_lite.runtime.engine import Engine
 
-CONTEXT = {"auto_envvar_prefix": "SGLANG_LITE", "max_content_width": 100}
+CONTEXT: dict[str, Any] = {"auto_envvar_prefix": "SGLANG_LITE", "max_content_width": 100}
+
+logger = logging.getLogger("sglang_lite.server")
 
 _DEFAULTS: dict[str, Any] = {"log_level": "info"}
 """Of options that differ for a server."""
@@ -94,6 +97,19 @@ def serve(
     _run(config, engine)
 
 
+def _warn_of_unknown_variables() -> None:
+    """Name variables that look like options and set nothing: a typing error would go unseen."""
+    prefix = CONTEXT["auto_envvar_prefix"] + "_"
+    options = [*engine_options(), *described(ServerConfig), "print_config", "cache"]
+    known = [name.upper() for name in options]
+    for variable in sorted(os.environ):
+        name = variable.removeprefix(prefix)
+        if name != variable and name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {prefix}{near[0]}?" if near else ""
+            logger.warning("the variable %s sets no option%s", variable, hint)
+
+
 def _print_config(config: ServerConfig, engine: dict[str, Any]) -> None:
     import json
     from dataclasses import asdict
@@ -114,6 +130,7 @@ def _run(config: ServerConfig, options: dict[str, Any]) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    _warn_of_unknown_variables()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         sock = bind(config.host, config.port)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sglang_lite import cli
+from sglang_lite import cli, launch_server
 from sglang_lite.commands.chat import run_chat
 from sglang_lite.errors import EngineError, InvalidRequest
 from sglang_lite.lang.backends.runtime import server_options
@@ -117,6 +117,19 @@ def test_http_options_from_the_environment() -> None:
         SGLANG_LITE_RECEIVE_TIMEOUT="5", SGLANG_LITE_UI="false", SGLANG_LITE_ALLOWED_HOSTS="a,b"
     )
     assert (made["receive_timeout"], made["ui"], made["allowed_hosts"]) == (5, False, ["a", "b"])
+
+
+def test_variables_that_set_nothing_are_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("PROT", "MODEL", "QQQ", "PORT", "CACHE", "API_KEY", "MODEL_PATH"):
+        monkeypatch.setenv(f"SGLANG_LITE_{name}", "1")
+    launch_server._warn_of_unknown_variables()
+    assert caplog.messages == [
+        "the variable SGLANG_LITE_MODEL sets no option; did you mean SGLANG_LITE_MODEL_PATH?",
+        "the variable SGLANG_LITE_PROT sets no option; did you mean SGLANG_LITE_PORT?",
+        "the variable SGLANG_LITE_QQQ sets no option",
+    ]
 
 
 def test_a_runtime_takes_the_same_names() -> None:
