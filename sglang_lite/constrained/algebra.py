@@ -26,6 +26,8 @@ from sglang_lite.constrained.automaton import (
 from sglang_lite.errors import GrammarTooComplex
 
 MAX_SEARCH = 10_000
+LEAST_SEARCH = 100
+"""States of one search, and of one for a mask whose work is used up."""
 _ANY = -2
 
 
@@ -253,19 +255,28 @@ class _Trimmed(Automaton):
         # What is broad at the start will be broad later, so it is searched in breadth there, which
         # refuses it.  A state within a text is taken to the nearest end by the shortest way.
         newer = -1 if state else 1
+        left = budget.work_left()
+        limit = MAX_SEARCH if left is None else min(MAX_SEARCH, max(left, LEAST_SEARCH))
+
+        def ends(here: int) -> bool:
+            return live.get(here, False) or whole.accepts(here)
+
         while todo:
             here = heappop(todo)[2]
-            if live.get(here) or whole.accepts(here):
+            if ends(here):
                 while here != DEAD:
                     live[here] = True
                     here = came_from[here]
                 return True
-            if state and len(came_from) > MAX_SEARCH:
+            if state and len(came_from) > limit:
                 break
+            budget.spend()
             check_search(len(came_from))
             for target in whole.arcs(here).targets:
                 if target != DEAD and target not in came_from and live.get(target) is not False:
                     came_from[target] = here
-                    heappush(todo, (whole.hint(target), newer * len(came_from), target))
+                    # An end one step away goes first: a count ahead may be hundreds of steps.
+                    nearest = -1 if state and ends(target) else whole.hint(target)
+                    heappush(todo, (nearest, newer * len(came_from), target))
         live.update(dict.fromkeys(came_from, False))
         return False

@@ -102,6 +102,7 @@ class Automaton:
         """Where each code point leads from ``state``."""
         arcs = self._arcs[state]
         if arcs is None:
+            budget.spend()
             with self._lock:
                 arcs = self._arcs[state] = self._expand(self._keys[state])
         return arcs

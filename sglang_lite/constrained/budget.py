@@ -1,20 +1,112 @@
-"""Time budget of a compilation: loops that may grow call :func:`check`.
+"""Budgets: the time of a compilation, the work of a mask.
 
-What counts is the processor time of the thread that compiles: on a busy machine the same
-constraints are accepted as on an idle one.
+A compilation counts the processor time of its thread: on a busy machine the same constraints are
+accepted as on an idle one.  A mask counts states, so that it is the same everywhere; loops that may
+grow call :func:`check` for the one and :func:`spend` for the other.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 from sglang_lite.errors import GrammarTooComplex
 
 SEARCH_SECONDS = 0.75
 """What all searches for a text that satisfies a combination may take in one compilation."""
+
+
+MASK_WORK = 6_000
+"""States that one mask or step may make and search before its mask is cut short."""
+
+FREE_WORK = 1_000
+"""Of that so much is free; what is beyond is taken from the grammar's ``GRAMMAR_WORK``."""
+
+GRAMMAR_WORK = 50_000
+"""States that the masks of one grammar may take beyond what is free."""
+
+
+LEAST_WORK = 200
+"""What each terminal of a mask is granted, however much the others took."""
+
+
+class OutOfWork(Exception):
+    """Within :func:`cut_short` only: the work of a mask is used up."""
+
+
+class Meter:
+    """What the masks of one grammar may still take, and the one that is made."""
+
+    def __init__(self) -> None:
+        self.purse = GRAMMAR_WORK
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """A mask or a step is made: :func:`spend` counts."""
+        allowed = min(MASK_WORK, FREE_WORK + max(self.purse, 0))
+        work = _Work(allowed)
+        token = _work.set(work)
+        try:
+            yield
+        finally:
+            _work.reset(token)
+            # Threads may overwrite each other's count: it is a bound on memory, not a book.
+            self.purse -= max(allowed - work.left - FREE_WORK, 0)
+
+
+class _Work:
+    """The work left to a mask; who goes below ``end``, if it is set, is to stop."""
+
+    __slots__ = ("end", "left")
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.end: int | None = None
+
+
+_work: ContextVar[_Work | None] = ContextVar("work", default=None)
+
+
+def cut_short() -> AbstractContextManager[None]:
+    """Within it, :func:`spend` raises :class:`OutOfWork` where a mask has used up its work.
+
+    ``LEAST_WORK`` is always granted, so that terminals which all grammars share, and which are
+    small, are never cut because of one that is large.
+    """
+    work = _work.get()
+    return nullcontext() if work is None else _ending(work, min(0, work.left - LEAST_WORK))
+
+
+def granted() -> AbstractContextManager[None]:
+    """Within it, :func:`spend` counts but does not raise: what no mask can do without."""
+    work = _work.get()
+    return nullcontext() if work is None else _ending(work, None)
+
+
+@contextmanager
+def _ending(work: _Work, end: int | None) -> Iterator[None]:
+    before, work.end = work.end, end
+    try:
+        yield
+    finally:
+        work.end = before
+
+
+def spend() -> None:
+    """Count a state that is made or searched for the mask around, if there is one."""
+    work = _work.get()
+    if work is not None:
+        work.left -= 1
+        if work.end is not None and work.left < work.end:
+            raise OutOfWork
+
+
+def work_left() -> int | None:
+    """What is left to the mask around, perhaps less than nothing; None where none is made."""
+    work = _work.get()
+    return None if work is None else work.left
 
 
 class _Clock:

@@ -82,6 +82,9 @@ class CompiledGrammar:
         if self.language.root.never:
             raise ConstraintError("no text at all satisfies the constraint")
         self.automaton = Pushdown(self.language, vocabulary.tables)
+        # What stands for the bytes of a token that is left out: their own tokens.
+        if vocabulary.trapped_bytes:
+            self.automaton.meter = None
         self._weighed: tuple[int, int] | None = None
         self._liveness: Liveness | None = None
         if vocabulary.trapped_bytes:
@@ -98,7 +101,8 @@ class CompiledGrammar:
         """The packed mask of ``state``, EOS where the text may end; not to be written to."""
         if state.mask is None:
             self._make_room()
-            mask = state_mask(self.automaton, state, self.vocabulary.eos_token_ids)
+            with self.automaton.metered():
+                mask = state_mask(self.automaton, state, self.vocabulary.eos_token_ids)
             if self._liveness is not None:
                 mask = self._liveness.filter(state, mask)
             state.mask = mask
@@ -113,10 +117,10 @@ class CompiledGrammar:
         if state.mask is None and not state.passed and self._liveness is None:
             self._make_room()
             state.passed = True
-            if row.flags.c_contiguous and write_few(
-                self.automaton, state, self.vocabulary.eos_token_ids, row
-            ):
-                return
+            if row.flags.c_contiguous:
+                with self.automaton.metered():
+                    if write_few(self.automaton, state, self.vocabulary.eos_token_ids, row):
+                        return
         row[:] = self.mask(state)
 
     def _make_room(self) -> None:

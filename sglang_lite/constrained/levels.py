@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sglang_lite.constrained.budget import OutOfWork, granted
 from sglang_lite.constrained.trie import Int32, Trie, ranges
 
 Flags = NDArray[np.bool_]
@@ -95,24 +96,34 @@ class Levels:
         return found
 
     def sweep(self, states: Int32, moves: Moves) -> None:
-        """Fill ``states`` (int32[N]) from that of the root; negative = not reached."""
+        """Fill ``states`` (int32[N]) from that of the root; negative = not reached.
+
+        Where the work of the mask is used up, all that is below counts as not reached; never the
+        first level.
+        """
         width = moves.width
-        moves.fetch(states[:1])
-        for start, end in pairwise(self.bounds[1 : DEEP + 1]):
-            before = states.take(self.parent[start:end])
-            live = int(np.count_nonzero(before >= 0))
-            if not live:
-                states[start:] = DEAD
-                return
-            here, symbol = states[start:end], self.symbol[start:end]
-            if 4 * live < end - start:
-                alive = np.flatnonzero(before >= 0)
-                here.fill(DEAD)
-                here[alive] = _targets(before[alive], symbol[alive], moves, width)
-            else:
-                here[:] = _targets(before, symbol, moves, width)
-        if self._runs:
-            self._sweep_deep(states, moves)
+        with granted():
+            moves.fetch(states[:1])
+        start = 1
+        try:
+            for start, end in pairwise(self.bounds[1 : DEEP + 1]):
+                before = states.take(self.parent[start:end])
+                live = int(np.count_nonzero(before >= 0))
+                if not live:
+                    states[start:] = DEAD
+                    return
+                here, symbol = states[start:end], self.symbol[start:end]
+                if 4 * live < end - start:
+                    alive = np.flatnonzero(before >= 0)
+                    here.fill(DEAD)
+                    here[alive] = _targets(before[alive], symbol[alive], moves, width)
+                else:
+                    here[:] = _targets(before, symbol, moves, width)
+            if self._runs:
+                start = self._deep
+                self._sweep_deep(states, moves)
+        except OutOfWork:
+            states[start:] = DEAD
 
     def _sweep_deep(self, states: Int32, moves: Moves) -> None:
         """Few nodes on many levels, mostly runs of one character: run by run."""

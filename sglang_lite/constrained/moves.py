@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from sglang_lite.constrained import budget
 from sglang_lite.constrained.dfa import ByteDFA
 from sglang_lite.constrained.levels import DEAD, UNKNOWN, ClassTrie, Flags
 from sglang_lite.constrained.trie import Int32, distinct
@@ -45,6 +46,7 @@ class ByteMoves:
         with self._lock:
             self.flag(int(states.max(initial=DEAD)))
             for state in each(states[~self._known[states]]):
+                budget.spend()
                 row = self._dfa.array(state)
                 # Room for the targets first: a state in an array has a row in the others.
                 self.flag(int(row.max()))

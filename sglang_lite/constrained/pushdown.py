@@ -12,8 +12,10 @@ twice, which costs time only.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 
+from sglang_lite.constrained import budget
 from sglang_lite.constrained.counted import CountedLeaf
 from sglang_lite.constrained.cursors import Cursor, LiteralCursor, TerminalCursor, set_cursor
 from sglang_lite.constrained.frames import (
@@ -108,6 +110,8 @@ class Pushdown:
         self.language = language
         self.tables = tables
         self.bottom = Stack(None, None)
+        self.meter: budget.Meter | None = budget.Meter()
+        """Bounds the work of masks and steps; None where no token may be left out of a mask."""
         self._frames: dict[Node, Frame] = {}
         self._dfas: set[ByteDFA] = set()
         self._layouts: dict[tuple[Node, ...], tuple[tuple[Frame, ...], ...]] = {}
@@ -304,12 +308,17 @@ class Pushdown:
 
     # -- states ----------------------------------------------------------------------------------
 
+    def metered(self) -> AbstractContextManager[None]:
+        """Within it the work of one mask or step is bounded."""
+        return nullcontext() if self.meter is None else self.meter.running()
+
     def step(self, state: State, byte: int) -> State | None:
         """The state after ``byte``, or None where it is refused; memoised."""
         try:
             return state.moves[byte]
         except KeyError:
-            pairs, accepting = self._advance(state.pairs(), byte)
+            with self.metered():
+                pairs, accepting = self._advance(state.pairs(), byte)
             following = self._state(pairs, accepting) if pairs or accepting else None
             state.moves[byte] = following
             return following
@@ -319,8 +328,15 @@ class Pushdown:
 
         Makes no states for the bytes in between.
         """
-        pairs, accepting = state.pairs(), False
-        at = 0
+        with self.metered():
+            pairs, accepting = self._read(state.pairs(), text)
+        following_state = self._state(pairs, accepting) if pairs or accepting else None
+        state.tokens[token] = following_state
+        return following_state
+
+    def _read(self, pairs: Pairs, text: bytes) -> tuple[Pairs, bool]:
+        """:meth:`_advance` by all bytes of ``text``."""
+        at, accepting = 0, False
         while at < len(text) and pairs:
             if len(pairs) == 1:
                 cursor, below = pairs[0]
@@ -332,10 +348,7 @@ class Pushdown:
             pairs, accepting = self._advance(pairs, text[at])
             at += 1
         # Without pairs nothing follows, even where the text might have ended.
-        accepting = accepting and at == len(text)
-        following_state = self._state(pairs, accepting) if pairs or accepting else None
-        state.tokens[token] = following_state
-        return following_state
+        return pairs, accepting and at == len(text)
 
     def _advance(self, pairs: Pairs, byte: int) -> tuple[Pairs, bool]:
         """The (cursor, stack) pairs after ``byte``, and whether the text may end there."""

@@ -13,12 +13,13 @@ accept; an *exit* is a place where the automaton has accepted.  Three ways to fi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sglang_lite.constrained import budget
 from sglang_lite.constrained.cursors import TerminalCursor
 from sglang_lite.constrained.ir import Bound, ByteDFA
 from sglang_lite.constrained.levels import DEAD, ByteTrie, ClassTrie, Flags, Levels
@@ -164,6 +165,15 @@ class TerminalTable:
     def _reach(self, place: Place, state: int) -> Reach:
         row = self.dfa.row(state)
         self.by_byte.flag(state)
+        with budget.cut_short():
+            return self._reach_on(place, state, row)
+
+    def _reach_on(self, place: Place, state: int, row: Sequence[int]) -> Reach:
+        """By the way that is cheapest.
+
+        Where the work of the mask is used up, longer tokens are left out: their bytes are still
+        allowed one by one, so no text is lost.
+        """
         if place is not self.tables.trie.root or 256 - row.count(DEAD) <= FEW_BYTES:
             found = self._walk(place, state)
             if found is not None:
@@ -194,7 +204,11 @@ class TerminalTable:
             node, at = work.pop()
             start, end = first[node], last[node]
             if start < end:
-                for byte, target, accepts in ways(at):
+                try:
+                    following = ways(at)
+                except budget.OutOfWork:
+                    break
+                for byte, target, accepts in following:
                     child = find(byte, start, end)
                     if child >= 0:
                         (exits if accepts else inside).append(child)
@@ -223,7 +237,10 @@ class TerminalTable:
             start = trie.child_start[nodes]
             count = trie.child_end[nodes] - start
             kids = ranges(start, count)
-            reached, done = self.targets(np.repeat(states, count), trie.byte[kids])
+            try:
+                reached, done = self.targets(np.repeat(states, count), trie.byte[kids])
+            except budget.OutOfWork:
+                break
             live = reached >= 0
             nodes, states, done = kids[live], reached[live], done[live]
             exits.append(nodes[done])

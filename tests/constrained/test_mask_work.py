@@ -1,0 +1,105 @@
+"""A mask that takes more work than its budget leaves long tokens out, but never a text."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from sglang_lite.constrained import GrammarCompiler, GrammarMatcher, budget
+from sglang_lite.constrained.compiler import CompiledGrammar
+from sglang_lite.constrained.pushdown import State
+from tests.constrained.core_vocabularies import byte_level
+
+VOCABULARY = byte_level()
+PATTERNS = {
+    "letters apart": r'{"type": "string", "pattern": "^([ab]|c[dx]e|[f-z]{2}){1,9}$"}',
+    "states that grow": r'{"type": "string", "pattern": "^[a-z ]*e[a-z ]{9}[e-z]$"}',
+    "keys": json.dumps(
+        {
+            "type": "object",
+            "patternProperties": {f"^.{{0,{9 * i}}}a.{{{i}}}b": {"minimum": i} for i in (1, 2, 3)},
+        }
+    ),
+    "lengths": r'{"type": "string", "pattern": "^(\\p{L}{2,9}\\p{N}{1,4}){1,5}$", "maxLength": 30}',
+}
+
+
+@pytest.fixture
+def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MASK_WORK", "FREE_WORK", "LEAST_WORK"):
+        monkeypatch.setattr(budget, name, 3)
+
+
+def compiled(schema: str) -> CompiledGrammar:
+    # A schema of its own has automata of its own, whose states nobody else has made.
+    return GrammarCompiler(VOCABULARY).compile_json_schema(schema)
+
+
+def tokens(grammar: CompiledGrammar, state: State) -> set[int]:
+    bits = np.unpackbits(grammar.mask(state).view(np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits).tolist())
+
+
+@pytest.mark.usefixtures("little_work")
+@pytest.mark.parametrize("schema", PATTERNS.values(), ids=PATTERNS)
+def test_no_byte_is_lost(schema: str) -> None:
+    grammar, draw, cut = compiled(schema), random.Random(5), 0
+    for _ in range(6):
+        state = grammar.automaton.start
+        for _ in range(25):
+            found = tokens(grammar, state)
+            exact = {
+                token
+                for token, text in enumerate(VOCABULARY.token_bytes)
+                if text and grammar.automaton.token(state, token, text) is not None
+            }
+            if state.accepting:
+                exact |= set(VOCABULARY.eos_token_ids)
+            assert found <= exact
+            assert all(len(VOCABULARY.token_bytes[token]) > 1 for token in exact - found)
+            cut += len(exact - found)
+            ways = sorted(found - set(VOCABULARY.eos_token_ids))
+            if not ways:
+                break
+            token = draw.choice(ways)
+            following = grammar.advance(state, token)
+            assert following is not None
+            state = following
+    assert cut > 0
+
+
+@pytest.mark.usefixtures("little_work")
+def test_small_terminals_that_all_share_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "LEAST_WORK", 200)
+    small = '{"type": "object", "properties": {"when": {"format": "date"}, "n": {"minimum": 3}}}'
+    grammar = compiled(small)
+    matcher = GrammarMatcher(grammar)
+    assert matcher.accept_string('{"when": "20')
+    state = grammar.automaton.step(matcher._state, ord("2"))
+    assert state is not None
+    for token, text in enumerate(VOCABULARY.token_bytes):
+        if text:
+            allowed = grammar.automaton.token(state, token, text) is not None
+            assert (token in tokens(grammar, state)) == allowed
+
+
+def test_the_masks_of_a_grammar_share_a_purse() -> None:
+    def spend(states: int) -> None:
+        for _ in range(states):
+            budget.spend()
+
+    meter = budget.Meter()
+    for _ in range(budget.GRAMMAR_WORK // (budget.MASK_WORK - budget.FREE_WORK) + 5):
+        with meter.running():
+            spend(2 * budget.MASK_WORK)
+    assert meter.purse <= 0
+    with meter.running():
+        assert budget.work_left() == budget.FREE_WORK
+        with budget.cut_short():
+            spend(budget.FREE_WORK)
+            with pytest.raises(budget.OutOfWork):
+                budget.spend()
+    assert budget.work_left() is None
