@@ -5,10 +5,12 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-
-import regex
+from typing import TYPE_CHECKING
 
 from sglang_lite.errors import EngineError, InvalidRequest
+
+if TYPE_CHECKING:
+    import regex
 
 REGEX_WINDOW = 512
 """A stop pattern is searched in so many characters before the newest text, and in that."""
@@ -120,6 +122,8 @@ def _proper_prefixes(stops: tuple[str, ...]) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def compile_stop_pattern(text: str) -> regex.Pattern[str]:
     """A stop pattern, compiled.  Raises :class:`InvalidRequest` where it can't be one."""
+    import regex  # 15 ms to import, needed by few requests
+
     if len(text) > REGEX_WINDOW:
         raise InvalidRequest("stop_regex", text, f"patterns of at most {REGEX_WINDOW} characters")
     try:

@@ -27,6 +27,7 @@ from sglang_lite.runtime.core import EngineCore
 from sglang_lite.runtime.device import on
 from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.runtime.models.base import Model
+from sglang_lite.runtime.models.kernels import give_back_freed_memory
 from sglang_lite.runtime.output_stream import OutputStream
 from sglang_lite.runtime.request import Request, Status
 from sglang_lite.runtime.samples import new_samples
@@ -39,6 +40,9 @@ log = logging.getLogger("sglang_lite")
 
 T = TypeVar("T")
 STOP = "stop"
+
+QUIET_SECONDS = 1.0
+"""After so long without work, memory that is free but held by the allocator is given back."""
 
 WATCH_SECONDS = 60.0
 """A step that takes longer is logged, with the place where it is."""
@@ -213,7 +217,7 @@ class EngineLoop:
         idle = self.core.metrics.idle = not self.core.busy
         while True:
             try:
-                message = self._inbox.get(block=idle)
+                message = self._wait() if idle else self._inbox.get(block=False)
             except queue.Empty:
                 return True
             if idle:
@@ -227,6 +231,14 @@ class EngineLoop:
                 self._abort_wanted |= any(request.aborted for request in message)
             elif message is not None:
                 _answer(*message)
+
+    def _wait(self) -> Any:
+        """The next message, whenever it comes; a chunk of a prompt leaves 10 MB of free pages."""
+        try:
+            return self._inbox.get(timeout=QUIET_SECONDS)
+        except queue.Empty:
+            give_back_freed_memory()
+            return self._inbox.get()
 
     def _forget(self, request: Request) -> None:
         """A request's name is free again once all of its samples are done."""

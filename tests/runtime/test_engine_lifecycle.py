@@ -319,3 +319,18 @@ def test_a_stuck_step_is_logged_with_its_place(
         assert list(stream)[-1].finish_reason
     assert caplog.text.count("has not ended") == 1
     assert "gate.wait(20)" in caplog.text
+
+
+def test_an_idle_engine_gives_memory_back_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(loop, "QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(
+        loop, "give_back_freed_memory", lambda: given.append(threading.current_thread().name)
+    )
+    with toy_engine() as engine:
+        for count in (1, 2):
+            wait_for(lambda count=count: len(given) >= count)
+            assert set(given) == {"sglang-lite-engine"}
+            assert engine.generate("ab", greedy(2))["meta_info"]["completion_tokens"] == 2

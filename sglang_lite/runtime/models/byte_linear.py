@@ -10,7 +10,7 @@ from functools import cache
 
 import torch
 
-SECOND_BYTES = 64
+SECOND_BYTES = 32
 """Columns whose weights have a second byte: with the scale of a whole row, the first is coarse,
 and a few columns carry most of the product."""
 
@@ -30,8 +30,8 @@ class ByteLinear:
     def __init__(self, weight: torch.Tensor, limit: float) -> None:
         outputs, inputs = weight.shape
         self._to_integer = _FULL / limit
-        squares = torch.stack([part.float().square().sum(0) for part in weight.split(_BLOCK)])
-        self._columns = squares.sum(0).topk(min(SECOND_BYTES, inputs)).indices
+        sample = weight[:: max(1, outputs // _BLOCK)].float()
+        self._columns = sample.square().sum(0).topk(min(SECOND_BYTES, inputs)).indices
         quants = torch.empty(outputs, inputs + len(self._columns), dtype=torch.int8)
         scales = torch.empty(outputs)
         for start in range(0, outputs, _BLOCK):
