@@ -11,7 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from sglang_lite.errors import EngineError
 from tests.server.live import Live, serving
+from tests.server.scripted import Script, ScriptedEngine
 from tests.server.typist import typist_engine
 
 # Some clients look for news, or send some, when they are imported.
@@ -32,6 +34,13 @@ def live(server: Live) -> Iterator[Live]:
     server.engine.typist.text, server.engine.typist.habit = "Hello", " "
     yield server
     server.engine.check()
+
+
+@pytest.fixture(scope="package")
+def failing() -> Iterator[Live]:
+    """A server whose engine fails in the middle of each answer."""
+    with serving(ScriptedEngine(Script(("Hel",), fail=EngineError("out of luck")))) as live:
+        yield live
 
 
 @pytest.fixture(scope="package")

@@ -52,3 +52,18 @@ def test_tools(live: Live, chat) -> None:
 def test_a_prompt_that_is_too_long_is_recognised(chat) -> None:
     with pytest.raises(openai.BadRequestError, match="context_length_exceeded"):
         chat.invoke("x" * 5000)
+
+
+@pytest.mark.parametrize("responses", [False, True])
+def test_a_stream_that_fails_raises(failing: Live, responses: bool) -> None:
+    chat = langchain_openai.ChatOpenAI(
+        base_url=f"{failing.url}/v1",
+        api_key="none",
+        model="toy",
+        max_retries=0,
+        use_responses_api=responses,
+        store=False,
+    )
+    chunks = chat.stream("hi")
+    with pytest.raises(openai.APIError, match="out of luck"):
+        list(chunks)

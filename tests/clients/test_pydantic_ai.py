@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from pydantic import BaseModel
 
@@ -14,17 +16,18 @@ class Person(BaseModel):
     name: str
 
 
-def agent(live: Live, **options: object):
-    from pydantic_ai.models.openai import OpenAIChatModel
+def agent(live: Live, responses: bool = False, **options: object):
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
     provider = OpenAIProvider(base_url=f"{live.url}/v1", api_key="none")
-    model = OpenAIChatModel("toy", provider=provider)
+    model = (OpenAIResponsesModel if responses else OpenAIChatModel)("toy", provider=provider)
     return pydantic_ai.Agent(model, model_settings={"temperature": 0}, **options)
 
 
-def test_text(live: Live) -> None:
-    assert agent(live).run_sync("hi").output == "Hello"
+@pytest.mark.parametrize("responses", [False, True])
+def test_text(live: Live, responses: bool) -> None:
+    assert agent(live, responses).run_sync("hi").output == "Hello"
 
 
 def test_output_by_tool(live: Live) -> None:
@@ -38,3 +41,13 @@ def test_output_by_schema(live: Live) -> None:
     live.engine.typist.text = '{"name": "Ada"}'
     output_type = pydantic_ai.NativeOutput(Person)
     assert agent(live, output_type=output_type).run_sync("who?").output == Person(name="Ada")
+
+
+@pytest.mark.parametrize("responses", [False, True])
+def test_a_stream_that_fails_raises(failing: Live, responses: bool) -> None:
+    async def read() -> None:
+        async with agent(failing, responses).run_stream("hi") as answer:
+            await answer.get_output()
+
+    with pytest.raises(Exception, match="out of luck"):
+        asyncio.run(read())
