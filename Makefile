@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
        $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --constraint constraints.txt
 
-.PHONY: demo test check lint format types clients parity soak bench clean
+.PHONY: demo test check lint format types clients more-clients parity soak bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/sglang-lite demo
