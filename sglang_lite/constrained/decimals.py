@@ -11,8 +11,10 @@ from typing import NamedTuple, TypeAlias
 from sglang_lite.errors import GrammarTooComplex
 
 Value: TypeAlias = int | float | str | Decimal | Fraction
-MAX_REMAINDERS = 50_000
-"""How many remainders divisors and refused divisors may have together, factors of ten aside."""
+MAX_REMAINDERS = 20_000
+"""How many remainders divisors may have together, factors of ten aside, for each counted digit."""
+NEAREST = 1_000
+"""With more remainders, multiples are written up to so many from the one nearest to zero."""
 MAX_DIGITS = 1_000
 """Bounds and divisors may have so many digits before and after the point."""
 
@@ -79,6 +81,29 @@ def common_multiple(divisors: Iterable[Fraction]) -> Fraction | None:
             scale = math.lcm(common.denominator, divisor.denominator)
             common = Fraction(math.lcm(int(common * scale), int(divisor * scale)), scale)
     return common
+
+
+def kept_multiples(
+    low: Limit | None, high: Limit | None, divisor: Fraction, digits: int | None
+) -> tuple[Limit | None, Limit | None]:
+    """Bounds within which the multiples of ``divisor`` are told by a bounded number of states.
+
+    Each counted digit (``digits`` where there is no bound) may come with any remainder.  Where that
+    makes more than ``MAX_REMAINDERS``, only the ``NEAREST`` multiples to zero stay.
+    """
+    counted = [digits or 1]
+    counted += [len(str(int(abs(limit.value)))) for limit in (low, high) if limit is not None]
+    places = decimal_places(divisor)
+    if _without_tens(divisor.numerator) * (max(counted) + places) <= MAX_REMAINDERS:
+        return low, high
+    reach = NEAREST * divisor
+    nearest = max(low.value if low else Fraction(0), Fraction(0))
+    nearest = min(high.value if high else nearest, nearest)
+    lowest, highest = Limit(nearest - reach), Limit(nearest + reach)
+    return (
+        low if low is not None and low.value >= lowest.value else lowest,
+        high if high is not None and high.value <= highest.value else highest,
+    )
 
 
 def decimal_places(value: Fraction) -> int:

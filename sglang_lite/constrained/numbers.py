@@ -27,6 +27,7 @@ from sglang_lite.constrained.decimals import (
     decimal_places,
     exact,
     integral,
+    kept_multiples,
     negated,
     tightest,
 )
@@ -96,7 +97,8 @@ def number_automaton(
 
     ``multiple_of`` needs all of its divisors, ``not_multiple_of`` none; ``excluded`` are values.
     ``max_digits`` caps the digits before the point where there is no bound, and after it.  Values
-    may be int, float (as it is written), Decimal, Fraction (a decimal one) or str.  Raises
+    may be int, float (as it is written), Decimal, Fraction (a decimal one) or str.  Of divisors
+    with very many remainders only the multiples nearest to zero are kept.  Raises
     :class:`EmptyLanguage` where no number is left and :class:`GrammarTooComplex` for bounds of
     more than ``decimals.MAX_DIGITS`` digits, and where refused divisors make more than
     ``decimals.MAX_REMAINDERS``.
@@ -109,6 +111,8 @@ def number_automaton(
     if not_multiple_of:
         check_remainders(map(exact, [*multiple_of, *not_multiple_of]))
     plain = not not_multiple_of and not excluded
+    if divisor is not None:
+        low, high = kept_multiples(low, high, divisor, max_digits)
     number = _Number(integer, low, high, divisor, max_digits, plain)
     if plain:
         return number

@@ -214,6 +214,36 @@ def test_multiples_of_round_numbers_need_few_states() -> None:
     assert len(automaton._keys) < 1000
 
 
+@pytest.mark.parametrize(
+    ("divisor", "bounds", "written", "left_out"),
+    [
+        (1_000_003, {}, (-1000, -1, 0, 1, 7, 1000), (-1001, 1001)),
+        (1_000_003, {"minimum": 10**12}, (10**6, 10**6 + 990), (10**6 + 1001, -1)),
+        (1_000_003, {"exclusive_maximum": -(10**12)}, (-(10**6), -(10**6) - 990), (0, -1)),
+        (9_973, {"minimum": 0, "maximum": 2**64}, (0, 1000), (1001,)),
+        (9_973, {"minimum": 0, "maximum": 30_000}, (0, 1, 2, 3), (4,)),
+        ("12345.6789", {}, (-1000, 1000), (1001,)),
+    ],
+)
+def test_multiples_of_large_primes_are_few(
+    divisor: int | str, bounds: dict[str, int], written: tuple[int, ...], left_out: tuple[int, ...]
+) -> None:
+    automaton = number_automaton(multiple_of=(divisor,), **bounds)
+    for times in written:
+        assert automaton.matches(str(times * Decimal(divisor)))
+        assert not automaton.matches(str(times * Decimal(divisor) + 1))
+    for times in left_out:
+        assert not automaton.matches(str(times * Decimal(divisor)))
+    draw = random.Random(2)
+    for _ in range(50):  # as masks do: all ways to go on, from places all over
+        state = 0
+        while (
+            targets := [t for t in automaton.arcs(state).targets if t >= 0]
+        ) and draw.random() < 0.9:
+            state = draw.choice(targets)
+    assert len(automaton._keys) < 5_000
+
+
 def test_refused_multiples_have_a_budget() -> None:
     primes = (2, 3, 5, 7, 11, 13, 17, 19, 23)
     with pytest.raises(GrammarTooComplex, match="22309287 remainders"):

@@ -23,7 +23,7 @@ from sglang_lite.errors import GrammarTooComplex
 
 MAX_RULES = 50_000
 """How many objects and arrays one schema may lower to."""
-MAX_LISTED = 20_000
+MAX_LISTED = 5_000
 """How many objects and arrays one ``enum`` may list: each is a way of its own for a text."""
 
 
