@@ -109,6 +109,12 @@ class ClassMoves:
                 fresh = np.fromiter(each(states[unknown]), np.intp)
                 self._targets.reshape(-1, 512)[fresh] = self._classified(fresh)
 
+    def divides(self, state: int) -> bool:
+        """True where ``state``, at which a sweep begins, tells the bytes of some class apart."""
+        with budget.granted():
+            self.fetch(np.array([state], np.int32))
+        return SPLIT in self._targets[state * 512 : (state + 1) * 512]
+
     def _classified(self, states: NDArray[np.intp]) -> Int32:
         classes, samples = self._trie.classes, self._trie.samples
         targets = self._moves.flat().reshape(-1, 256)[states]

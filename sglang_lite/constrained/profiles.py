@@ -34,33 +34,33 @@ class Profile:
     def __init__(self, table: TerminalTable, state: int, boundary: Callable[[int], bool]) -> None:
         self.tables = table.tables
         self.trie: ClassTrie | ByteTrie = self.tables.classes
-        states = table.swept(self.trie, state)
-        if (states < -1).any():
+        states = None if table.divides(state) else table.swept(self.trie, state)
+        if states is None or (states < -1).any():
             self.trie = self.tables.bytes
             states = table.swept(self.trie, state)
         self.states = states
         self._reaches: dict[bytes, Reach] = {}
         # Index -1, the last, stands for nodes that are not reached.
         count = int(states.max()) + 2
-        met = np.zeros(count, np.bool_)
-        met[states] = True
-        flags = np.zeros(count, np.bool_)
-        self._met: list[int] = np.flatnonzero(met[:-1]).tolist()
-        for known in self._met:
-            flags[known] = boundary(known)
+        flags = np.array([*map(boundary, range(count - 1)), False], np.bool_)
         self.boundary: Flags = flags[states]
         self.boundary[0] = False
         self.chars = self.trie.levels.chars(self.boundary)
         self.accepts = table.accepting(states)
         self.accepts[0] = False
-        self._live = np.flatnonzero(states >= 0)[1:]
         width = int(self.chars.max()) + 1
-        keys = states[self._live] * width + self.chars[self._live]
+        keys = (states + 1) * width + self.chars
+        keys[0] = 0  # as nodes that are not reached
         used = np.zeros(count * width, np.bool_)
         used[keys] = True
-        self._index = (np.cumsum(used) - 1)[keys]
-        self.pairs = [divmod(key, width) for key in np.flatnonzero(used).tolist()]
-        arrays = (states, self.boundary, self.chars, self.accepts, self._live, self._index)
+        used[:width] = False
+        self.pairs = [(key // width - 1, key % width) for key in np.flatnonzero(used).tolist()]
+        met = np.flatnonzero(used.reshape(count, width).any(axis=1)) - 1
+        self._met: list[int] = list({int(states[0]), *met.tolist()})
+        numbers = np.cumsum(used, dtype=np.int32) - 1
+        numbers[:width] = len(self.pairs)
+        self._index = numbers[keys]  # of each node's pair, or their number where there is none
+        arrays = (states, self.boundary, self.chars, self.accepts, self._index)
         self.size_bytes = sum(array.nbytes for array in arrays) + 100 * len(self.pairs)
         """Approximate memory."""
 
@@ -105,8 +105,7 @@ class Profile:
         return found
 
     def _reach(self, fits: Flags) -> Reach:
-        kept = np.zeros(self.trie.count + 1, np.bool_)
-        kept[self._live] = fits[self._index]
+        kept = np.append(np.append(fits, False)[self._index], False)
         exits = np.flatnonzero(kept[:-1] & self.accepts).astype(np.int32)
         kept[:-1] &= ~self.accepts
         row = self.tables.pack_flags(kept.take(self.trie.node_of_id))

@@ -42,6 +42,9 @@ FEW_NODES = 120
 FEW_HELD = 4000
 """Nodes whose ids are gathered one by one; for more, every id asks for its node."""
 
+MANY_STATES, FEW_ACCEPTING = 4000, 8
+"""More states than this are compared with each of so few accepting ones, not looked up."""
+
 CURSOR_BYTES = 700
 """Rough memory of a cursor and what it remembers of its steps."""
 
@@ -276,23 +279,29 @@ class TerminalTable:
         if isinstance(trie, ByteTrie):
             trie.levels.sweep(states, self.by_byte)
         else:
-            moves = self._by_class
-            if moves is None:
-                moves = self._by_class = ClassMoves(self.by_byte, trie)
-            trie.levels.sweep(states, moves)
+            trie.levels.sweep(states, self._class_moves())
         return states
 
+    def divides(self, state: int) -> bool:
+        """True where ``state`` tells the bytes of some class apart."""
+        return self._class_moves().divides(state)
+
+    def _class_moves(self) -> ClassMoves:
+        moves = self._by_class  # another thread may empty the table
+        if moves is None:
+            moves = self._by_class = ClassMoves(self.by_byte, self.tables.classes)
+        return moves
+
     def _gather(self, trie: ClassTrie | ByteTrie, states: Int32) -> Reach:
-        live = np.flatnonzero(states[1:] >= 0).astype(np.int32)
-        live += 1  # the root is where tokens begin; none ends there
-        accepts = self.accepting(states[live])
-        exits = trie.members(live[accepts])[0]
-        inside = live[~accepts]
-        if trie.held(inside) < FEW_HELD:
-            return self._reached(trie.members(inside)[0], exits)
-        flags = np.zeros(trie.count + 1, np.bool_)
-        flags[inside] = True
-        return Reach((self.tables.pack_flags(flags.take(trie.node_of_id)),), (), exits)
+        ended = self.accepting(states)
+        inside = np.append((states >= 0) & ~ended, False)
+        inside[0] = ended[0] = False  # the root is where tokens begin; none ends there
+        exits = trie.members(np.flatnonzero(ended).astype(np.int32))[0]
+        if np.count_nonzero(inside) < FEW_HELD:
+            nodes = np.flatnonzero(inside).astype(np.int32)
+            if trie.held(nodes) < FEW_HELD:
+                return self._reached(trie.members(nodes)[0], exits)
+        return Reach((self.tables.pack_flags(inside.take(trie.node_of_id)),), (), exits)
 
     def _like(self, state: int, plain: TerminalTable, body: int) -> Reach:
         """The insides of the plain string; of its exits, those that this automaton accepts."""
@@ -357,5 +366,13 @@ class TerminalTable:
     def accepting(self, states: Int32) -> Flags:
         """Which of ``states`` (-1 = none) accept."""
         moves = self.by_byte
-        moves.flag(int(states.max(initial=DEAD)))
-        return moves.accepts[states] & (states >= 0)
+        top = int(states.max(initial=DEAD))
+        moves.flag(top)
+        if len(states) > MANY_STATES:
+            accepting = np.flatnonzero(moves.accepts[: top + 1])
+            if len(accepting) <= FEW_ACCEPTING:
+                found = np.zeros(len(states), np.bool_)
+                for state in accepting.tolist():
+                    found |= states == state
+                return found
+        return moves.accepts[states]

@@ -65,6 +65,13 @@ def test_algebra_is_that_of_sets(first: str) -> None:
         assert or_nothing(bounded, one, low, high) == expected
 
 
+def test_an_end_one_step_away_is_seen_at_once() -> None:
+    refused = full_match("[a-z]{1,255}")
+    kept = combine((), (refused,))
+    assert kept.matches("ab1") and not kept.matches("ab")
+    assert len(refused._keys) < 10  # not all the way to the bound
+
+
 def test_disjoint_and_included() -> None:
     assert is_disjoint(search("^b"), search("^[^b]"))
     assert not is_disjoint(search("b"), search("^."))
