@@ -11,7 +11,8 @@ from typing import Any, Literal
 from sglang_lite.constrained import analysis, budget, ir
 from sglang_lite.constrained.liveness import Liveness
 from sglang_lite.constrained.masks import recipe, state_mask, write_few
-from sglang_lite.constrained.pushdown import Pushdown, State
+from sglang_lite.constrained.pushdown import Pushdown
+from sglang_lite.constrained.states import State
 from sglang_lite.constrained.tables import Row
 from sglang_lite.constrained.vocabulary import Vocabulary
 from sglang_lite.constrained.writable import writable

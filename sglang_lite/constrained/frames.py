@@ -11,9 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sglang_lite.constrained.cursors import Cursor
+from sglang_lite.errors import GrammarTooComplex
 
 if TYPE_CHECKING:
     from sglang_lite.constrained.pushdown import Pushdown
+
+MAX_CLOSURE = 100_000
+"""Stacks that one closure may visit; more is a grammar with absurd ambiguity."""
 
 
 class Frame:
@@ -69,6 +73,45 @@ class Expansion:
             self.leaf(first.cursor, automaton.push(frames[1:], below))
         else:
             self.work.append(automaton.push(frames, below))
+
+    def closure(self, automaton: Pushdown) -> Closure:
+        """What the stack comes to; raises :class:`GrammarTooComplex` if it has no end of ways."""
+        seen: set[Stack] = set()
+        accepting = False
+        while self.work:
+            here = self.work.pop()
+            if here in seen:
+                continue
+            seen.add(here)
+            if len(seen) > MAX_CLOSURE:
+                raise GrammarTooComplex(f"one text has more than {MAX_CLOSURE} ways to go on")
+            if here.head is not None and here.below is not None:
+                here.head.expand(automaton, here.below, self)
+            elif isinstance(here, Fork):
+                self.work += _by_head(automaton, here)
+            else:
+                accepting = True
+        items = tuple(
+            (cursor, belows[0] if len(belows) == 1 else automaton.fork(belows))
+            for cursor, belows in self.leaves.items()
+        )
+        return Closure(items, accepting)
+
+
+def _by_head(automaton: Pushdown, fork: Fork) -> list[Stack]:
+    """The parts of ``fork``, those with the same head merged: h·a or h·b is h·(a or b).
+
+    Without it an ambiguous grammar doubles its stacks at each level.
+    """
+    belows: dict[Frame, list[Stack]] = {}
+    found: list[Stack] = []
+    for part in fork.parts:
+        if part.head is None or part.below is None:
+            found.append(part)
+        else:
+            belows.setdefault(part.head, []).append(part.below)
+    found += [automaton.push((head,), automaton.fork(rests)) for head, rests in belows.items()]
+    return found
 
 
 class Closure:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sglang_lite.constrained.pushdown import Pushdown, State
+from sglang_lite.constrained.pushdown import Pushdown
+from sglang_lite.constrained.states import State
 from sglang_lite.constrained.tables import Row
 
 if TYPE_CHECKING:

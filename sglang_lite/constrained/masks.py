@@ -10,7 +10,8 @@ import numpy as np
 
 from sglang_lite.constrained.cursors import Cursor
 from sglang_lite.constrained.frames import Stack
-from sglang_lite.constrained.pushdown import Configuration, Pushdown, State
+from sglang_lite.constrained.pushdown import Pushdown
+from sglang_lite.constrained.states import Configuration, State
 from sglang_lite.constrained.tables import SHORT, Row
 from sglang_lite.constrained.trie import Place
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sglang_lite.constrained.compiler import CompiledGrammar
-from sglang_lite.constrained.pushdown import State
+from sglang_lite.constrained.states import State
 from sglang_lite.errors import InvalidRequest
 
 Bitmask = NDArray[np.int32]

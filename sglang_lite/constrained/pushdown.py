@@ -50,57 +50,12 @@ from sglang_lite.constrained.ir import (
 )
 from sglang_lite.constrained.objects import ObjectFrame, ObjectPlan
 from sglang_lite.constrained.repeats import RepeatFrame, RepeatPlan
-from sglang_lite.constrained.tables import Row, Tables
+from sglang_lite.constrained.states import Configuration, Pairs, State, size_bytes
+from sglang_lite.constrained.tables import Tables
 from sglang_lite.constrained.terminals import TerminalTable
-from sglang_lite.errors import GrammarTooComplex
 
 MAX_LAYOUTS = 64
 """How many different punctuations of objects the grammars of a vocabulary share."""
-
-MAX_CLOSURE = 100_000
-"""Stacks that one closure may visit; more is a grammar with absurd ambiguity."""
-
-
-CONFIGURATION_BYTES = 2500
-"""Rough memory of a configuration with its share of stacks, cursors and states."""
-
-MOVE_BYTES = 100
-"""Rough memory of a remembered step of a state."""
-
-Pairs = tuple[tuple[Cursor, Stack], ...]
-
-
-class Configuration:
-    """A cursor and the stack below its leaf; remembers its part of the mask."""
-
-    __slots__ = ("alone", "below", "cursor", "recipe")
-
-    def __init__(self, cursor: Cursor, below: Stack) -> None:
-        self.cursor = cursor
-        self.below = below
-        self.alone: State | None = None  # the state of nothing else, as most states are
-        self.recipe: tuple[tuple[Row, ...], tuple[int, ...]] | None = None
-
-
-class State:
-    """A set of configurations; ``accepting`` says that the text may end here."""
-
-    __slots__ = ("accepting", "configurations", "mask", "moves", "passed", "tokens")
-
-    def __init__(self, configurations: tuple[Configuration, ...], accepting: bool) -> None:
-        self.configurations = configurations
-        self.accepting = accepting
-        self.moves: dict[int, State | None] = {}
-        self.tokens: dict[int, State | None] = {}
-        self.mask: Row | None = None
-        self.passed = False  # its mask was written somewhere, but not kept
-
-    def pairs(self) -> Pairs:
-        """The (cursor, stack) pair of each configuration."""
-        found = self.configurations
-        if len(found) == 1:
-            return ((found[0].cursor, found[0].below),)
-        return tuple([(c.cursor, c.below) for c in found])
 
 
 class Pushdown:
@@ -140,18 +95,8 @@ class Pushdown:
 
         Rows that the token tables hold too are counted: they live as long as a recipe names them.
         """
-        rows: dict[int, int] = {}
-        size = CONFIGURATION_BYTES * len(self._configurations)
-        for configuration in list(self._configurations.values()):
-            if configuration.recipe is not None:
-                more, tokens = configuration.recipe
-                size += 8 * len(tokens)
-                rows.update([(id(row), row.nbytes) for row in more])
-        for state in list(self._states.values()):
-            size += MOVE_BYTES * (len(state.moves) + len(state.tokens))
-            if state.mask is not None:
-                rows[id(state.mask)] = state.mask.nbytes
-        return size + sum(rows.values()) + sum(dfa.size_bytes for dfa in list(self._dfas))
+        size = size_bytes(list(self._configurations.values()), list(self._states.values()))
+        return size + sum(dfa.size_bytes for dfa in list(self._dfas))
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -264,46 +209,8 @@ class Pushdown:
             if isinstance(head, LeafFrame) and below is not None and not head.cursor.nullable:
                 found = Closure(((head.cursor, below),), False)
             else:
-                found = self._closure(stack)
+                found = Expansion(stack).closure(self)
             stack.closure = found
-        return found
-
-    def _closure(self, stack: Stack) -> Closure:
-        expansion = Expansion(stack)
-        seen: set[Stack] = set()
-        accepting = False
-        while expansion.work:
-            here = expansion.work.pop()
-            if here in seen:
-                continue
-            seen.add(here)
-            if len(seen) > MAX_CLOSURE:
-                raise GrammarTooComplex(f"one text has more than {MAX_CLOSURE} ways to go on")
-            if here.head is not None and here.below is not None:
-                here.head.expand(self, here.below, expansion)
-            elif isinstance(here, Fork):
-                expansion.work += self._by_head(here)
-            else:
-                accepting = True
-        items = tuple(
-            (cursor, belows[0] if len(belows) == 1 else self.fork(belows))
-            for cursor, belows in expansion.leaves.items()
-        )
-        return Closure(items, accepting)
-
-    def _by_head(self, fork: Fork) -> list[Stack]:
-        """The parts of ``fork``, those with the same head merged: h·a or h·b is h·(a or b).
-
-        Without it an ambiguous grammar doubles its stacks at each level.
-        """
-        belows: dict[Frame, list[Stack]] = {}
-        found: list[Stack] = []
-        for part in fork.parts:
-            if part.head is None or part.below is None:
-                found.append(part)
-            else:
-                belows.setdefault(part.head, []).append(part.below)
-        found += [self.push((head,), self.fork(rests)) for head, rests in belows.items()]
         return found
 
     # -- states ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sglang_lite.constrained import CompiledGrammar
-from sglang_lite.constrained.pushdown import State
+from sglang_lite.constrained.states import State
 
 
 def allowed_by_steps(grammar: CompiledGrammar, state: State) -> set[int]:
