@@ -24,10 +24,7 @@ class RepeatPlan:
             None if isinstance(kind.item, Never) else automaton.frame(kind.item)
             for kind in node.kinds
         ]
-        self._head = [
-            [None if isinstance(item, Never) else automaton.frame(item) for item in row]
-            for row in node.head
-        ]
+        self._automaton = automaton
         self._frames: dict[Counts, RepeatFrame] = {}
         self._possible: dict[Counts, bool] = {}
         self._steps: dict[Counts, tuple[tuple[Frame, Counts], ...]] = {}
@@ -41,7 +38,10 @@ class RepeatPlan:
 
     def item(self, kind: int, place: int) -> Frame | None:
         """The frame of an item of ``kind`` at ``place``, None where there is none."""
-        return self._head[place][kind] if place < len(self._head) else self._items[kind]
+        if place >= len(self.node.head):
+            return self._items[kind]
+        item = self.node.head[place][kind]
+        return None if isinstance(item, Never) else self._automaton.frame(item)
 
     def complete(self, counts: Counts) -> bool:
         """True where the repeat may end."""
@@ -76,7 +76,7 @@ class RepeatPlan:
         node = self.node
         if self.complete(counts):
             return True
-        if counts[0] < len(self._head):
+        if counts[0] < len(node.head):
             following = (
                 self.after(counts, kind)
                 for kind in range(len(node.kinds))

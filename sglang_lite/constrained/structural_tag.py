@@ -25,7 +25,7 @@ from sglang_lite.constrained.grammar_rules import Rules
 from sglang_lite.constrained.lengths import bounded
 from sglang_lite.constrained.tag_fields import Fields
 from sglang_lite.constraint import JsonSchema
-from sglang_lite.errors import GrammarTooComplex, InvalidGrammar
+from sglang_lite.errors import GrammarTooComplex, InvalidGrammar, InvalidRequest
 
 MAX_DEPTH = 50
 """Deepest nesting of formats."""
@@ -150,7 +150,12 @@ class _Lowering:
         digits = fields.optional_count("max_digits")
         if digits is not None:
             options["max_digits"] = digits
-        return self._schema(JsonSchema.of(fields.take("json_schema"), **options), fields)
+        options["separators"] = fields.take("separators", None)
+        try:
+            spec = JsonSchema.of(fields.take("json_schema"), **options)
+        except InvalidRequest as error:
+            raise fields.error(str(error)) from None
+        return self._schema(spec, fields)
 
     def _schema(self, spec: JsonSchema, fields: Fields) -> ir.Node:
         from sglang_lite.constrained.json_schema import lower_json_schema

@@ -66,6 +66,12 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("excludes", triggered(excludes=["yz", "<g"]), "y|z|y<fa>1</f>z|zy", "yz|ayzb|<fa>1</f>yz|<g"),
     ("exclude at a trigger", triggered(excludes=["x<f"]), "x|y<fa>1</f>", "x<fa>1</f>"),
     (
+        "one layout of JSON",
+        {"type": "json_schema", "json_schema": {}, "separators": [", ", ":"]},
+        '{"a":[1, 2], "b":{}}|[]|7',
+        '{"a": 1}|[1,2]|[1,  2]|[ ]|[1 ]',
+    ),
+    (
         "text in a tag ends at its first end",
         tag("<t>", ANY, "</t>"),
         "<t></t>|<t>a</</t>|<t>é</t>|<t><</t>",
@@ -300,6 +306,8 @@ REFUSED: list[tuple[Any, str]] = [
     ({"type": "any_text", "max_tokens": 5}, "'max_tokens' is not supported"),
     ({"type": "json_schema", "json_schema": {}, "style": "qwen_xml"}, "style 'qwen_xml'"),
     ({"type": "json_schema", "json_schema": {}, "excludes": ["a"]}, "'excludes' is not supported"),
+    ({"type": "json_schema", "json_schema": {}, "separators": [","]}, "at '.': separators="),
+    ({"type": "json_schema", "json_schema": {}, "separators": [",", ":x"]}, "a comma and a colon"),
     ({"type": "sequence", "elements": []}, "at least one item"),
     ({"type": "repeat", "min": 3, "max": 2, "content": ANY}, "impossible"),
     ({"type": "repeat", "min": True, "max": 2, "content": ANY}, "not an integer"),

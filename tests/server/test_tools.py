@@ -280,3 +280,15 @@ def test_a_brace_of_cut_arguments_is_kept(live: Live) -> None:
     live.engine.script = Script((call,), FinishReason("length"))
     [got] = live.chat(tools=[WEATHER]).json()["choices"][0]["message"]["tool_calls"]
     assert got["function"]["arguments"] == '{"city": {"a": 1}'
+
+
+@pytest.mark.parametrize("format", [None, {"type": "json_object"}])
+def test_calls_and_answers_have_one_layout(live: Live, format: dict[str, str] | None) -> None:
+    live.engine.script = Script((PARIS,))
+    assert live.chat(tools=[WEATHER], response_format=format).status_code == 200
+    assert matches(live, PARIS)
+    assert matches(live, PARIS.replace('"Paris"', '"Paris", "days": 3'))
+    for spelled in ('"Paris","days":3', '"Paris", "days":3', '"Paris" , "days": 3'):
+        assert not matches(live, PARIS.replace('"Paris"', spelled))
+    assert matches(live, '{"a": [1, 2]}')
+    assert matches(live, '{"a":[1,2]}') == (format is None)  # free text beside the calls

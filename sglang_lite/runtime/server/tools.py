@@ -97,7 +97,7 @@ class ToolPlan:
         """What the whole answer must match; ``wire`` is the request's own constraint."""
         if not self.active:
             return wire.constraint if wire else None
-        # Models write arguments on one line; a gap needs one space at most.
+        # Models write arguments on one line: without a layout, a gap needs one space at most.
         gap = 1 if style.max_whitespace is None else min(1, style.max_whitespace)
         layout = _layout(replace(style, max_whitespace=gap))
         tools = [CallTool(f.name, f.parameters or None, layout) for f in self.functions]
@@ -112,7 +112,8 @@ class ToolPlan:
                 text = "with tools only a JSON schema can constrain the other answer"
                 raise InvalidRequest(wire.param, wire.constraint, text)
             form = {"type": "json_schema", "json_schema": wire.constraint.schema}
-            answer = {**form, **_layout(style)}
+            own = replace(style, separators=wire.constraint.separators)
+            answer = {**form, **_layout(own)}
         return required_calls(tools, parallel=self.parallel, style=HERMES, otherwise=answer)
 
     def finish_reason(self, engine_reason: str, calls: int) -> str:
@@ -122,7 +123,11 @@ class ToolPlan:
 
 
 def _layout(style: JsonStyle) -> dict[str, Any]:
-    made = {"max_whitespace_cnt": style.max_whitespace, "max_digits": style.max_digits}
+    made = {
+        "max_whitespace_cnt": style.max_whitespace,
+        "max_digits": style.max_digits,
+        "separators": None if style.separators is None else list(style.separators),
+    }
     return {name: value for name, value in made.items() if value is not None}
 
 
