@@ -209,7 +209,7 @@ def _below(table: TerminalTable, place: Place, state: int, close: int) -> Measur
         if close >= 0 and closed.any():
             exits.append(kids[closed])
             before.append(chars[closed])
-        reached, accepting = table.targets(states, trie.byte[kids])
+        reached, accepting = table.walks.targets(states, trie.byte[kids])
         live = (reached >= 0) & ~closed
         nodes, chars = kids[live], chars[live] + accepting[live]
         states = np.where(accepting, start, reached)[live].astype(np.int32)

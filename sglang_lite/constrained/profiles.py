@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sglang_lite.constrained.ir import Bound, ByteDFA
 from sglang_lite.constrained.levels import ByteTrie, ClassTrie, Flags
-from sglang_lite.constrained.tables import Row
-from sglang_lite.constrained.trie import Int32
+from sglang_lite.constrained.walks import Reach
 
 if TYPE_CHECKING:
     from sglang_lite.constrained.terminals import TerminalTable
-
-
-class Reach(NamedTuple):
-    """Insides as rows and ids, and the byte trie's nodes at which the automaton accepts."""
-
-    rows: tuple[Row, ...]
-    tokens: tuple[int, ...]
-    exits: Int32
 
 
 class Profile:
@@ -34,10 +25,11 @@ class Profile:
     def __init__(self, table: TerminalTable, state: int, boundary: Callable[[int], bool]) -> None:
         self.tables = table.tables
         self.trie: ClassTrie | ByteTrie = self.tables.classes
-        states = None if table.divides(state) else table.swept(self.trie, state)
+        walks = table.walks
+        states = None if walks.divides(state) else walks.swept(self.trie, state)
         if states is None or (states < -1).any():
             self.trie = self.tables.bytes
-            states = table.swept(self.trie, state)
+            states = walks.swept(self.trie, state)
         self.states = states
         self._reaches: dict[bytes, Reach] = {}
         # Index -1, the last, stands for nodes that are not reached.
@@ -46,7 +38,7 @@ class Profile:
         self.boundary: Flags = flags[states]
         self.boundary[0] = False
         self.chars = self.trie.levels.chars(self.boundary)
-        self.accepts = table.accepting(states)
+        self.accepts = walks.accepting(states)
         self.accepts[0] = False
         width = int(self.chars.max()) + 1
         keys = (states + 1) * width + self.chars
