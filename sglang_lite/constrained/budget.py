@@ -18,15 +18,11 @@ SEARCH_SECONDS = 0.75
 """What all searches for a text that satisfies a combination may take in one compilation."""
 
 
-MASK_WORK = 6_000
+MASK_WORK = 10_000
 """States that one mask or step may make and search before its mask is cut short."""
 
-FREE_WORK = 1_000
-"""Of that so much is free; what is beyond is taken from the grammar's ``GRAMMAR_WORK``."""
-
-GRAMMAR_WORK = 50_000
-"""States that the masks of one grammar may take beyond what is free."""
-
+GRAMMAR_WORK = 60_000
+"""States that all masks and steps of one grammar may take; then each has ``LEAST_WORK`` only."""
 
 LEAST_WORK = 200
 """What each terminal of a mask is granted, however much the others took."""
@@ -37,7 +33,7 @@ class OutOfWork(Exception):
 
 
 class Meter:
-    """What the masks of one grammar may still take, and the one that is made."""
+    """What the masks of one grammar may still take."""
 
     def __init__(self) -> None:
         self.purse = GRAMMAR_WORK
@@ -45,7 +41,7 @@ class Meter:
     @contextmanager
     def running(self) -> Iterator[None]:
         """A mask or a step is made: :func:`spend` counts."""
-        allowed = min(MASK_WORK, FREE_WORK + max(self.purse, 0))
+        allowed = min(MASK_WORK, max(self.purse, 0))
         work = _Work(allowed)
         token = _work.set(work)
         try:
@@ -53,7 +49,7 @@ class Meter:
         finally:
             _work.reset(token)
             # Threads may overwrite each other's count: it is a bound on memory, not a book.
-            self.purse -= max(allowed - work.left - FREE_WORK, 0)
+            self.purse -= allowed - work.left
 
 
 class _Work:
@@ -94,11 +90,11 @@ def _ending(work: _Work, end: int | None) -> Iterator[None]:
         work.end = before
 
 
-def spend() -> None:
-    """Count a state that is made or searched for the mask around, if there is one."""
+def spend(states: int = 1) -> None:
+    """Count states that are made or searched for the mask around, if there is one."""
     work = _work.get()
     if work is not None:
-        work.left -= 1
+        work.left -= states
         if work.end is not None and work.left < work.end:
             raise OutOfWork
 

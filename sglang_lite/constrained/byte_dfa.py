@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sglang_lite.constrained import budget
 from sglang_lite.constrained.automaton import ANY_REMAINDER, DEAD, Automaton, any_text
 from sglang_lite.constrained.dfa import Targets
 from sglang_lite.constrained.encoding import Encoding, Node, Row, first_row
@@ -234,7 +235,7 @@ class TextDFA(ByteDFA):
             return _NOWHERE, [DEAD]
         if key == "open":
             return _OPEN, [DEAD, self._number(0)]
-        quote = DEAD
+        quote, before = DEAD, len(self._keys)
         if isinstance(key, int):
             partition, targets = self.automaton.arcs(key)
             row = first_row(self.encoding, partition)
@@ -247,6 +248,7 @@ class TextDFA(ByteDFA):
         items += [t if t == DEAD else self._number(t) for t in targets]
         for node, classes in row.children:
             items.append(self._middle(node, tuple([targets[c] for c in classes])))
+        budget.spend(1 + len(self._keys) - before)
         return row, items
 
     def _middle(self, node: Node, targets: tuple[int, ...]) -> int:

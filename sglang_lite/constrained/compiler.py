@@ -151,6 +151,15 @@ class CompiledGrammar:
         return self.language.warnings
 
     @property
+    def used_up(self) -> bool:
+        """True where texts have led to so many states that masks leave long tokens out.
+
+        The compiler makes such a grammar anew for the next request.
+        """
+        meter = self.automaton.meter
+        return meter is not None and meter.purse <= 0
+
+    @property
     def memory_size_bytes(self) -> int:
         """Approximate memory of the grammar, its states and its masks."""
         # A walk over all states: done anew when there are more of them.
@@ -270,7 +279,7 @@ class GrammarCompiler:
         key = (constraint, on_unsupported)
         with self._lock:
             found = self._cache.get(key)
-            if found is not None:
+            if found is not None and not found.used_up:
                 self._cache.move_to_end(key)
                 return found
             busy = self._busy.setdefault(key, threading.Lock())
@@ -279,7 +288,9 @@ class GrammarCompiler:
                 # Whoever waited here finds the grammar that the first thread made.
                 with self._lock:
                     found = self._cache.get(key)
-                if found is None:
+                if found is None or found.used_up:
+                    if found is not None:
+                        _forget_automata()
                     found = self._compile(constraint, on_unsupported)
         finally:
             with self._lock:
@@ -316,6 +327,25 @@ class GrammarCompiler:
                     raise
         except RecursionError:
             raise GrammarTooComplex("the constraint is nested too deeply") from None
+
+
+def _forget_automata() -> None:
+    """Have the front ends make their automata anew: those that were made hold too many states."""
+    from sglang_lite.constrained import (
+        free_text,
+        fused,
+        grammar_terminals,
+        json_string,
+        numbers,
+        regex,
+    )
+    from sglang_lite.constrained.json_schema import lower, strings
+
+    memos = (regex.full_match, regex.search, strings._regular, json_string.string_automaton)
+    for memo in (*memos, numbers.number_automaton, free_text.free_text, fused.fused_dfa):
+        memo.cache_clear()
+    grammar_terminals.shortest_match.cache_clear()
+    lower._plain.cache_clear()  # with the leaves that all documents share
 
 
 def _source_bytes(constraint: Constraint) -> int:

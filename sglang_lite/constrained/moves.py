@@ -46,7 +46,6 @@ class ByteMoves:
         with self._lock:
             self.flag(int(states.max(initial=DEAD)))
             for state in each(states[~self._known[states]]):
-                budget.spend()
                 row = self._dfa.array(state)
                 # Room for the targets first: a state in an array has a row in the others.
                 self.flag(int(row.max()))

@@ -31,6 +31,8 @@ MAX_DEPTH = 50
 """Deepest nesting of formats."""
 MAX_KEYWORDS = 1000
 """Most triggers, ends and excluded texts of one free text."""
+MAX_TRIGGERS = 100
+"""Most triggers and ends of one: each is an automaton of its own."""
 
 _TOKEN_LEVEL = (
     "token",
@@ -297,6 +299,10 @@ def _check_keywords(fields: Fields, keywords: Sequence[str], excludes: Sequence[
     words = len(keywords) + len(excludes)
     if words > MAX_KEYWORDS:
         raise GrammarTooComplex(f"{words} triggers, ends and excluded texts in one free text")
+    if len(keywords) > MAX_TRIGGERS:
+        raise GrammarTooComplex(
+            f"{len(keywords)} triggers and ends in one free text; at most {MAX_TRIGGERS}"
+        )
     for inner in (*keywords, *excludes):
         for outer in keywords:
             place = outer.find(inner)

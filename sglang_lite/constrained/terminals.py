@@ -188,14 +188,16 @@ class TerminalTable:
     def _bounded(self, bound: Bound) -> Reach:
         """As the automaton without the bound, less what is too long or too short."""
         profile = self.tables.terminal(bound.dfa).profile(bound.state, bound.boundary)
-        return profile.reach(profile.fitting(bound))
+        with budget.granted():
+            return profile.reach(profile.fitting(bound))
 
     def profile(self, state: int, boundary: Callable[[int], bool]) -> Profile:
         """State and characters of every node from the root; memoised."""
         found = self._profiles.get(state)
         if found is None:
             twins = (known.twin(self.dfa, state) for known in self._walked)
-            found = next((twin for twin in twins if twin is not None), None)
+            with budget.granted():
+                found = next((twin for twin in twins if twin is not None), None)
             if found is None:
                 found = Profile(self, state, boundary)
                 self._walked = (found, *self._walked[: LAST_WALKED - 1])

@@ -29,7 +29,7 @@ PATTERNS = {
 
 @pytest.fixture
 def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MASK_WORK", "FREE_WORK", "LEAST_WORK"):
+    for name in ("MASK_WORK", "LEAST_WORK"):
         monkeypatch.setattr(budget, name, 3)
 
 
@@ -92,14 +92,32 @@ def test_the_masks_of_a_grammar_share_a_purse() -> None:
             budget.spend()
 
     meter = budget.Meter()
-    for _ in range(budget.GRAMMAR_WORK // (budget.MASK_WORK - budget.FREE_WORK) + 5):
+    for _ in range(budget.GRAMMAR_WORK // budget.MASK_WORK):
         with meter.running():
-            spend(2 * budget.MASK_WORK)
-    assert meter.purse <= 0
+            spend(budget.MASK_WORK)
+    assert meter.purse == 0
     with meter.running():
-        assert budget.work_left() == budget.FREE_WORK
+        assert budget.work_left() == 0
         with budget.cut_short():
-            spend(budget.FREE_WORK)
+            spend(budget.LEAST_WORK)
             with pytest.raises(budget.OutOfWork):
                 budget.spend()
     assert budget.work_left() is None
+    assert meter.purse == -budget.LEAST_WORK - 1
+
+
+@pytest.mark.parametrize("schema", PATTERNS.values(), ids=PATTERNS)
+def test_a_grammar_that_is_used_up_is_compiled_anew(schema: str) -> None:
+    compiler = GrammarCompiler(VOCABULARY)
+    old = compiler.compile_json_schema(schema)
+    assert compiler.compile_json_schema(schema) is old
+    assert old.automaton.meter is not None
+    old.automaton.meter.purse = -1
+    new = compiler.compile_json_schema(schema)
+    assert new is not old
+    assert not new.used_up
+    assert compiler.compile_json_schema(schema) is new
+    # Nothing of what the old one made its states in.
+    assert new.language.root != old.language.root or new.language.rules != old.language.rules
+    matcher = GrammarMatcher(old)
+    assert matcher.next_token_mask.any()
