@@ -73,6 +73,7 @@ class _Work:
 
 
 _work: ContextVar[_Work | None] = ContextVar("work", default=None)
+_NOTHING = nullcontext()
 
 
 def cut_short() -> AbstractContextManager[None]:
@@ -82,22 +83,29 @@ def cut_short() -> AbstractContextManager[None]:
     small, are never cut because of one that is large.
     """
     work = _work.get()
-    return nullcontext() if work is None else _ending(work, min(0, work.left - LEAST_WORK))
+    return _NOTHING if work is None else _Ending(work, min(0, work.left - LEAST_WORK))
 
 
 def granted() -> AbstractContextManager[None]:
     """Within it, :func:`spend` counts but does not raise: what no mask can do without."""
     work = _work.get()
-    return nullcontext() if work is None else _ending(work, None)
+    return _NOTHING if work is None else _Ending(work, None)
 
 
-@contextmanager
-def _ending(work: _Work, end: int | None) -> Iterator[None]:
-    before, work.end = work.end, end
-    try:
-        yield
-    finally:
-        work.end = before
+class _Ending:
+    """Within it the work of a mask ends at ``end``; a class for the same reason."""
+
+    __slots__ = ("before", "end", "work")
+
+    def __init__(self, work: _Work, end: int | None) -> None:
+        self.work = work
+        self.end = end
+
+    def __enter__(self) -> None:
+        self.before, self.work.end = self.work.end, self.end
+
+    def __exit__(self, *_: object) -> None:
+        self.work.end = self.before
 
 
 def spend(states: int = 1) -> None:
