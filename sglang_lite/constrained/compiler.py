@@ -5,10 +5,16 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sglang_lite.constrained import analysis, budget, ir
+from sglang_lite.constrained.front_ends import (
+    OnUnsupported,
+    forget_automata,
+    lower_constraint,
+    source_bytes,
+)
 from sglang_lite.constrained.liveness import Liveness
 from sglang_lite.constrained.masks import recipe, state_mask, write_few
 from sglang_lite.constrained.pushdown import Pushdown
@@ -21,7 +27,6 @@ from sglang_lite.constraint import (
     Constraint,
     Grammar,
     JsonSchema,
-    Prefixed,
     PropertyOrder,
     Regex,
     StructuralTag,
@@ -32,8 +37,6 @@ from sglang_lite.errors import (
     InvalidRequest,
     UnsatisfiableSchema,
 )
-
-OnUnsupported = Literal["error", "warn"]
 
 _SAMPLE = b'{ "a\xc3\xa9": [1, -2.5e+7, "x\\n", true, {"b": null}, [] ],\n  "c": 0 }'
 """A text with each of JSON's terminals in it."""
@@ -290,7 +293,7 @@ class GrammarCompiler:
                     found = self._cache.get(key)
                 if found is None or found.used_up:
                     if found is not None:
-                        _forget_automata()
+                        forget_automata()
                     found = self._compile(constraint, on_unsupported)
         finally:
             with self._lock:
@@ -310,14 +313,14 @@ class GrammarCompiler:
             total -= oldest.memory_size_bytes
 
     def _compile(self, constraint: Constraint, on_unsupported: OnUnsupported) -> CompiledGrammar:
-        size = _source_bytes(constraint)
+        size = source_bytes(constraint)
         if size > self.limits.source_bytes:
             raise GrammarTooComplex(
                 f"the constraint has {size} bytes, the budget is {self.limits.source_bytes}"
             )
         try:
             with budget.time_limit(self.limits.seconds):
-                language = _lower(constraint, on_unsupported)
+                language = lower_constraint(constraint, on_unsupported)
                 try:
                     return CompiledGrammar(self.vocabulary, language, self.limits)
                 except ConstraintError:
@@ -327,63 +330,3 @@ class GrammarCompiler:
                     raise
         except RecursionError:
             raise GrammarTooComplex("the constraint is nested too deeply") from None
-
-
-def _forget_automata() -> None:
-    """Have the front ends make their automata anew: those that were made hold too many states."""
-    from sglang_lite.constrained import (
-        free_text,
-        fused,
-        grammar_terminals,
-        json_string,
-        numbers,
-        regex,
-    )
-    from sglang_lite.constrained.json_schema import lower, strings
-
-    memos = (regex.full_match, regex.search, strings._regular, json_string.string_automaton)
-    for memo in (*memos, numbers.number_automaton, free_text.free_text, fused.fused_dfa):
-        memo.cache_clear()
-    grammar_terminals.shortest_match.cache_clear()
-    lower._plain.cache_clear()  # with the leaves that all documents share
-
-
-def _source_bytes(constraint: Constraint) -> int:
-    if isinstance(constraint, Prefixed):
-        return len(constraint.prefix) + _source_bytes(constraint.constraint)
-    if isinstance(constraint, Regex):
-        return len(constraint.pattern)
-    if isinstance(constraint, JsonSchema):
-        return len(constraint.schema)
-    if isinstance(constraint, Choice):
-        return sum(map(len, constraint.choices))
-    return len(constraint.text if isinstance(constraint, Grammar) else constraint.spec)
-
-
-def _lower(constraint: Constraint, on_unsupported: OnUnsupported) -> ir.Language:
-    """Ask the front end; imported late, so that a process pays for those that it uses."""
-    if isinstance(constraint, JsonSchema):
-        from sglang_lite.constrained.json_schema import lower_json_schema
-
-        return lower_json_schema(constraint, on_unsupported=on_unsupported)
-    if isinstance(constraint, Regex):
-        from sglang_lite.constrained.regex import lower_regex
-
-        return lower_regex(constraint.pattern)
-    if isinstance(constraint, Choice):
-        from sglang_lite.constrained.grammar import lower_choice
-
-        return lower_choice(constraint.choices)
-    if isinstance(constraint, Grammar):
-        from sglang_lite.constrained.grammar import lower_grammar
-
-        return lower_grammar(constraint.text, constraint.syntax, start=constraint.start)
-    if isinstance(constraint, StructuralTag):
-        from sglang_lite.constrained.structural_tag import lower_structural_tag
-
-        return lower_structural_tag(constraint.spec)
-    if isinstance(constraint, Prefixed):
-        inner = _lower(constraint.constraint, on_unsupported)
-        return replace(inner, root=ir.sequence(ir.literal(constraint.prefix), inner.root))
-    accepted = "one of the kinds of Constraint"  # type: ignore[unreachable]
-    raise InvalidRequest("constraint", constraint, accepted)
