@@ -50,6 +50,11 @@ class EngineCore:
         self._overlap = not config.disable_overlap_schedule
         self._on_finished = on_finished
 
+    def let_go(self) -> None:
+        """Nothing more is computed: whoever still holds the engine holds no weights and no keys."""
+        del self.model, self.runner
+        self.scheduler.host = None
+
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""

@@ -283,7 +283,9 @@ class Engine:
         self._loop.call(self._loop.core.check)
 
     def shutdown(self) -> None:
-        """Stop the engine's thread; unfinished streams raise :class:`EngineError`.  Idempotent."""
+        """Stop the engine's thread and free its memory; unfinished streams raise
+        :class:`EngineError`.  Idempotent.
+        """
         self._finalizer()
 
     def __enter__(self) -> Engine:
@@ -301,6 +303,8 @@ def _abort(streams: Sequence[OutputStream]) -> None:
 def _shut_down(loop: EngineLoop, compiler: LateCompiler) -> None:
     compiler.stop()
     loop.shutdown()
+    # What was frozen when it started would be kept for ever.
+    gc.unfreeze()
 
 
 @contextlib.contextmanager

@@ -211,6 +211,8 @@ class EngineLoop:
         except BaseException as error:
             log.exception("the engine's loop failed")
             self._die(error)
+        self.core.let_go()
+        give_back_freed_memory()
 
     def _take_in(self) -> bool:
         """Handle the inbox; waits for a message if there is nothing to do.  False: stop."""

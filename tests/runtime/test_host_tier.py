@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from array import array
 from pathlib import Path
@@ -21,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from sglang_lite.errors import InvalidRequest
+from sglang_lite.runtime.config import free_memory
 from sglang_lite.runtime.engine import Engine
 from sglang_lite.runtime.host_tier import HostTier, SwapCost
 from sglang_lite.runtime.kv_cache import KVCache
@@ -356,3 +358,12 @@ def test_a_real_model_goes_on_from_what_came_back(tmp_path: Path, dtype: str) ->
     assert [m["output_token_logprobs"] for m in got] == [
         m["output_token_logprobs"] for m in expected
     ]
+
+
+def test_copies_of_files_are_free_memory():
+    """They leave when memory is wanted; without them a busy machine seems to have none."""
+    unused = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    everything = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
+    available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+    assert 0.5 * (available or [unused])[0] < free_memory() < everything

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ import torch
 from sglang_lite.errors import ModelNotFound
 from sglang_lite.runtime.batch import Batch
 from sglang_lite.runtime.default_model import default_model_path
+from sglang_lite.runtime.engine import Engine
 from sglang_lite.runtime.models.loader import load_model
 from tests.runtime.test_model_decoder import Sequence, greedy, step
 
@@ -129,3 +133,22 @@ def test_bfloat16_is_as_close_to_float32_as_transformers(folder, model, expected
         with torch.no_grad():
             peer.append(kl_divergence(exact, theirs(torch.tensor([tokens])).logits[0].float()))
     assert np.mean(mine) <= 1.2 * np.mean(peer)
+
+
+@pytest.mark.parametrize("options", [{}, {"quantization": "int4"}, {"dtype": "float32"}])
+@pytest.mark.parametrize("long_prompt", [False, True])
+def test_a_stopped_engine_holds_no_weights_and_no_keys(folder, options, long_prompt):
+    """At once and without the collector, for which the engine had frozen everything it has."""
+    engine = Engine(str(folder), max_total_tokens=512, **options)
+    model = engine._loop.core.model
+    kept = [weakref.ref(model), weakref.ref(model.kv_cache), weakref.ref(engine._loop.core.runner)]
+    del model
+    engine.generate("one " * (60 if long_prompt else 2), {"max_new_tokens": 2})
+    gc.disable()
+    try:
+        engine.shutdown()
+        assert [ref() for ref in kept] == [None, None, None]
+    finally:
+        gc.enable()
+    assert gc.get_freeze_count() == 0
+    assert engine.stats()["num_running_reqs"] == 0

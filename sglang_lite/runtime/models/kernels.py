@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import weakref
 
 import torch
 
@@ -53,7 +54,8 @@ class LinearFactory:
         gguf = weights.folder / GGUF_FILE
         self._native = NativeBlocks(gguf, config) if self._fast and gguf.is_file() else None
         self._packed = PackedWeights(gguf) if self._native is not None else None
-        self._dense_twins: list[tuple[kinds.SwitchedLinear, list[str]]] = []
+        # The layers hold this factory until their twins are made; it must not hold them.
+        self._dense_twins: list[tuple[weakref.ref[kinds.SwitchedLinear], list[str]]] = []
 
     def layer(self, prefix: str, *names: str) -> Linear:
         """The linear layer of the matrices ``names``, fused, with their biases if they have any."""
@@ -95,7 +97,7 @@ class LinearFactory:
         matrices = [self._weights[name] for name in names]
         shape = (sum(len(matrix) for matrix in matrices), matrices[0].shape[1])
         layer = kinds.SwitchedLinear(native, shape, self._make_dense)
-        self._dense_twins.append((layer, names))
+        self._dense_twins.append((weakref.ref(layer), names))
         return layer
 
     def _native_kernel(self, names: list[str]) -> kinds.Int4Linear | None:
@@ -110,13 +112,14 @@ class LinearFactory:
         That takes as long as the rest of the load, so it waits for the first prompt that has more
         than a few tokens.
         """
-        for layer, names in self._dense_twins:
+        twins = [(layer, names) for ref, names in self._dense_twins if (layer := ref()) is not None]
+        for layer, names in twins:
             layer.many = self._dense(names)
-        largest = max((layer.shape for layer, _ in self._dense_twins), key=math.prod)
-        sample = [layer for layer, _ in self._dense_twins if layer.shape == largest]
+        largest = max((layer.shape for layer, _ in twins), key=math.prod)
+        sample = [layer for layer, _ in twins if layer.shape == largest]
         count = _BYTES_MEASURED // (2 * math.prod(largest)) + 1
         few_rows = kinds.measure_crossover(sample[:count])
-        for layer, _ in self._dense_twins:
+        for layer, _ in twins:
             layer.release(few_rows)
         self._dense_twins.clear()
         give_back_freed_memory()
