@@ -154,7 +154,7 @@ def test_crossover(monkeypatch):
     switched = linear.SwitchedLinear(few, (8, 1), lambda: None)
     switched.many = many
     cost = {few: lambda rows: rows, many: lambda rows: 20}
-    monkeypatch.setattr(linear, "_seconds", lambda kernels, x: cost[kernels[0]](x.shape[0]))
+    monkeypatch.setattr(linear, "_seconds", lambda kernel, x: cost[kernel](x.shape[0]))
     assert linear.measure_crossover([switched]) == 16
     cost[few] = lambda rows: 30
     assert linear.measure_crossover([switched]) == linear.FEW_ROWS

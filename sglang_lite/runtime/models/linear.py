@@ -196,22 +196,24 @@ def measure_crossover(layers: Sequence[SwitchedLinear]) -> int:
     """The largest number of rows up to which the layers' 4-bit kernels are not slower.
 
     The layers have one shape and run one after the other; together they must exceed the CPU's
-    caches: their weights come from memory later, and 4 bits are fewer than 16.
+    caches: their weights come from memory later, and 4 bits are fewer than 16.  Both kernels of a
+    layer are timed in turn, so that another process disturbs both, and the 4-bit ones must win in
+    three of four: taking them wrongly costs twice the time, the dense ones much less.
     """
     best = FEW_ROWS
     for rows in _ROWS_TRIED:
         x = torch.zeros(rows, layers[0].shape[1], dtype=torch.bfloat16)
-        if _seconds([y.few for y in layers], x) > _seconds([y.many for y in layers if y.many], x):
+        wins = 0
+        for layer in layers:
+            few = _seconds(layer.few, x)
+            wins += layer.many is None or few <= _seconds(layer.many, x)
+        if wins < 0.75 * len(layers):
             break
         best = rows
     return best
 
 
-def _seconds(linears: Sequence[Linear], x: torch.Tensor) -> float:
-    """The lower quartile of their times: another process can disturb half of them and more."""
-    times = []
-    for linear in linears:
-        start = time.perf_counter()
-        linear(x)
-        times.append(time.perf_counter() - start)
-    return sorted(times)[len(times) // 4]
+def _seconds(linear: Linear, x: torch.Tensor) -> float:
+    start = time.perf_counter()
+    linear(x)
+    return time.perf_counter() - start
