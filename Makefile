@@ -42,7 +42,7 @@ more-clients: $(VENV)/.installed-dev
 	-npm install --silent --no-audit --no-fund --prefix $(VENV) openai
 	$(BIN)/python -m pytest tests/clients
 
-# 20 prompts of 200 tokens against transformers in every way to compute them: a quarter of an hour.
+# 20 prompts of 200 tokens against transformers in every way to compute them: about half an hour.
 parity: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests/runtime/test_parity.py -m 'slow or not slow'
 
