@@ -55,24 +55,26 @@ def live():
         yield live
 
 
+class Recording(EngineBackend):
+    """Remembers the prompts and parameters it was given; ``inner`` answers, if there is one."""
+
+    def __init__(self, engine, inner=None):
+        super().__init__(engine)
+        self.seen, self.source = [], super().stream if inner is None else inner.stream
+        if inner is not None:
+            self.encode, self.pieces = inner.encode, inner.pieces
+            self.control_ids = inner.control_ids
+
+    async def stream(self, prompt, params, logprobs):
+        self.seen.append((prompt, params))
+        async for output in self.source(prompt, params, logprobs):
+            yield output
+
+
 @pytest.fixture(params=["engine", "endpoint"])
 def backend(request, live):
-    """A backend that remembers the prompts and parameters that it was given."""
     inner = sgl.RuntimeEndpoint(live.url) if request.param == "endpoint" else None
-
-    class Recording(EngineBackend):
-        async def stream(self, prompt, params, logprobs):
-            self.seen.append((prompt, params))
-            source = inner.stream if inner is not None else super().stream
-            async for output in source(prompt, params, logprobs):
-                yield output
-
-    recording = Recording(live.engine)
-    if inner is not None:
-        recording.encode, recording.pieces = inner.encode, inner.pieces
-        recording.control_ids = inner.control_ids
-    recording.seen = []
-    return recording
+    return Recording(live.engine, inner)
 
 
 def test_generated_ids_stay_as_they_came_in_process_and_over_http(backend):
@@ -129,17 +131,10 @@ def test_a_blank_before_any_constraint_is_healed(backend, expression, inner):
     ],
 )
 def test_when_a_literal_is_healed(live, options, healed):
-    seen = []
-
-    class Recording(EngineBackend):
-        async def stream(self, prompt, params, logprobs):
-            seen.append(params.constraint)
-            async for output in super().stream(prompt, params, logprobs):
-                yield output
-
+    backend = Recording(live.engine)
     expression = sgl.gen("x", **{"regex": "[0-9]{3}", "max_tokens": 8, **options})
-    sgl.function(lambda s: s.__iadd__("p " + expression)).run(backend=Recording(live.engine))
-    assert [isinstance(constraint, Prefixed) for constraint in seen] == [healed]
+    sgl.function(lambda s: s.__iadd__("p " + expression)).run(backend=backend)
+    assert [isinstance(params.constraint, Prefixed) for _, params in backend.seen] == [healed]
 
 
 TAGS = {"type": "structural_tag", "format": {"type": "any_text"}}
@@ -156,21 +151,14 @@ TAGS = {"type": "structural_tag", "format": {"type": "any_text"}}
     ],
 )
 def test_which_gens_end_outside_their_constraint_by_themselves(live, options, sent):
-    seen = []
-
-    class Recording(EngineBackend):
-        async def stream(self, prompt, params, logprobs):
-            seen.append(params.stop_outside)
-            async for output in super().stream(prompt, params, logprobs):
-                yield output
-
+    backend = Recording(live.engine)
     sampling = sgl.SamplingParams(max_new_tokens=3, **options)
     program = sgl.function(lambda s: s.__iadd__("p" + sgl.gen("x")))
-    program.run(backend=Recording(live.engine), sampling=sampling)
+    program.run(backend=backend, sampling=sampling)
     own = sgl.function(lambda s: s.__iadd__("p" + sgl.gen("x", stop_outside=False)))
-    own.run(backend=Recording(live.engine), sampling=sampling)
-    assert seen[0] == sent
-    assert seen[1] is False
+    own.run(backend=backend, sampling=sampling)
+    assert backend.seen[0][1].stop_outside == sent
+    assert backend.seen[1][1].stop_outside is False
 
 
 def test_a_prefix_stands_before_each_text_of_a_constraint():
