@@ -138,21 +138,19 @@ def _first(node: ir.Node, nullable: set[str]) -> list[str]:
 
 
 def _productive(node: ir.Node, known: set[str]) -> bool:
-    if isinstance(node, ir.Never):
-        return False
-    if isinstance(node, ir.Ref):
-        return node.name in known
-    if isinstance(node, ir.Sequence):
-        return all(_productive(item, known) for item in node.items)
-    if isinstance(node, ir.Union):
-        return any(_productive(item, known) for item in node.items)
+    kind = node.__class__
+    if kind is ir.Ref:
+        return node.name in known  # type: ignore[attr-defined]
+    if isinstance(node, (ir.Sequence, ir.Union)):
+        some = all if kind is ir.Sequence else any
+        return some([_productive(item, known) for item in node.items])
     if isinstance(node, (ir.Repeat, ir.Object)):
         if _surely_productive(node, known):
             return True
         # Which items or members are needed is what the constructors know: replace and see.
         dead = {name for name in rule_names(node) if name not in known}
         return not dead or not _prune(node, dead).never
-    return True
+    return not node.never
 
 
 def _surely_productive(node: ir.Repeat | ir.Object, known: set[str]) -> bool:

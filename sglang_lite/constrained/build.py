@@ -179,12 +179,14 @@ def object_(
     ``NEVER`` where a required member has no value or the counts cannot meet.
     """
     members, extras = tuple(members), tuple(extras)
-    if any(extra.needed and (extra.key.start < 0 or extra.value.never) for extra in extras):
-        return NEVER
-    extras = tuple(
-        extra for extra in extras if extra.key.start >= 0 and not isinstance(extra.value, Never)
+    dead = [extra for extra in extras if extra.key.start < 0 or extra.value.never]
+    if dead:
+        if any(extra.needed for extra in dead):
+            return NEVER
+        extras = tuple([extra for extra in extras if extra not in dead])
+    clauses = tuple(clauses)
+    node = Object(
+        members, extras, order, minimum, maximum, clauses, open, colon, comma, close, distinct
     )
-    layout = (open, colon, comma, close)
-    node = Object(members, extras, order, minimum, maximum, tuple(clauses), *layout, distinct)
-    needed = sum(extra.needed for extra in extras)
+    needed = sum([extra.needed for extra in extras])
     return node if node.presence.completable(0, (1 << len(members)) - 1, needed) else NEVER

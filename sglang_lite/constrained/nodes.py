@@ -248,8 +248,12 @@ class Object(Node):
         self.open, self.colon, self.comma, self.close = open, colon, comma, close
         self.distinct = distinct
         self._presence: Presence | None = None
-        layout = (open, colon, comma, close)
-        self._seal((members, extras, order, minimum, maximum, clauses, *layout, distinct))
+        self._key = (
+            *(members, extras, order, minimum, maximum, clauses),
+            *(open, colon, comma, close, distinct),
+        )
+        # The rest is the same in most objects of a grammar, and its hash takes time.
+        self._hash = hash((members, extras, minimum, maximum, clauses))
 
     @property
     def presence(self) -> Presence:

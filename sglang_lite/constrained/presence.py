@@ -33,11 +33,26 @@ class Presence:
         clauses: Sequence[Clause],
     ) -> None:
         self.required = self.usable = self.relevant = 0
-        for index, member in enumerate(members):
-            if not member.value.never:
-                self.usable |= 1 << index
-            if member.required:
-                self.required |= 1 << index
+        bit = 1
+        for _, value, required in members:
+            if not value.never:
+                self.usable |= bit
+            if required:
+                self.required |= bit
+            bit <<= 1
+        self.clauses: tuple[tuple[int, int], ...] = ()
+        self._watched: dict[int, list[int]] = {}
+        if clauses:
+            self._watch(clauses)
+        # Where the required members suffice, the lower bound says nothing.
+        self.minimum = 0 if minimum <= self.required.bit_count() else minimum
+        self.maximum = maximum
+        self.plain = not self.clauses and self.minimum == 0 and maximum is None
+        self.spare: int | None = 0
+        if extras:
+            self.spare = capacity(members, extras, self.minimum) if self.minimum > 1 else None
+
+    def _watch(self, clauses: Sequence[Clause]) -> None:
         self.clauses = tuple((_bits(c.present), _bits(c.absent)) for c in clauses)
         for present, absent in self.clauses:
             self.relevant |= present | absent
@@ -47,30 +62,22 @@ class Presence:
                 f"{len(self.clauses)} presence rules over {self.relevant.bit_count()} members of"
                 f" an object; at most {MAX_PAIRS} pairs of them"
             )
-        self._watched: dict[int, list[int]] = {}
         for number, clause in enumerate(clauses):
             for index in {*clause.present, *clause.absent}:
                 self._watched.setdefault(index, []).append(number)
-        # Where the required members suffice, the lower bound says nothing.
-        self.minimum = 0 if minimum <= self.required.bit_count() else minimum
-        self.maximum = maximum
-        self.plain = not self.clauses and self.minimum == 0 and maximum is None
-        self.spare: int | None = 0
-        if extras:
-            self.spare = capacity(members, extras, self.minimum) if self.minimum > 1 else None
 
     def completable(self, seen: int, open_: int, count: int, spare: int | None = None) -> bool:
         """True if members out of ``open_`` can be added to ``seen`` so that everything holds.
 
         ``count`` is the number of keys so far; ``spare`` other keys may still come (default: all).
         """
-        if self.required & ~seen & ~open_:
-            return False
-        extra = self.spare if spare is None else spare
         add = self.required & ~seen
-        free = open_ & self.usable & ~add
-        if add & ~self.usable:
+        if add & ~(open_ & self.usable):
             return False
+        if self.plain:
+            return True
+        extra = self.spare if spare is None else spare
+        free = open_ & self.usable & ~add
         every = list(range(len(self.clauses)))
         return self._solve(every, seen | add, free, count + add.bit_count(), extra, counter())
 

@@ -8,7 +8,7 @@ which refuses it with its place where it has to; the language is the same on bot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,8 +43,10 @@ _OF_KIND: dict[str, frozenset[str]] = {
     "null": frozenset(),
 }
 _EVERY_KIND = tuple(kind for kind in _OF_KIND if kind != "integer")
+_WITH_TYPE = {kind: rules | {"type"} for kind, rules in _OF_KIND.items()}
 _RULES = frozenset().union(("type", "enum", "const", "$ref", "anyOf"), *_OF_KIND.values())
 _PLAIN_VALUES = frozenset((str, int, Decimal, bool))
+_TEXTS = frozenset((str,))
 
 
 class Direct:
@@ -83,15 +85,18 @@ class Direct:
                 self._places[place] = found
         return found
 
+    def _bare(self, schema: Any) -> ir.Node | None:
+        """The node of a schema that gives the type of a leaf and no more, as most members do."""
+        if schema.__class__ is dict and schema.keys() <= _BARE:
+            kind = schema.get("type")
+            if kind.__class__ is str:
+                return self._leaves.get((kind,))
+        return None
+
     def _value(self, schema: Any, place: Node, tokens: Tokens) -> ir.Node:
         """The values of ``schema``, which stands ``tokens`` below ``place``."""
         if not isinstance(schema, dict):
             return self._general(schema, place, tokens)
-        if "type" in schema and schema.keys() <= _BARE and schema["type"].__class__ is str:
-            # Most members give a type and no more.
-            bare = self._leaves.get((schema["type"],))
-            if bare is not None:
-                return bare
         found = self._nodes.get(id(schema))
         if found is None:
             found = self._usual(schema, place, tokens)
@@ -107,19 +112,21 @@ class Direct:
         """One schema; None where it is not of the usual shape."""
         if tokens and ("$id" in schema or "id" in schema):
             place, tokens = self._document.below(place, schema, tokens), ()
-        rules = schema.keys() - _SILENT
+        rules: Set[str] = schema.keys() - _SILENT
+        kind = schema.get("type")
+        if kind.__class__ is str and kind in _OF_KIND and rules <= _WITH_TYPE[kind]:
+            return self._one_kind(kind, rules, schema, place, tokens)
         if not rules <= _RULES:
             rules = {rule for rule in rules if not is_unknown(rule)}
             if not rules <= _RULES:
                 return None
-        kinds: Any = _EVERY_KIND
+        kinds = schema.get("type", _EVERY_KIND)
         if "type" in rules:
-            rules.discard("type")
-            kinds = schema["type"]
             if isinstance(kinds, str):
                 kinds = (kinds,)
             if not isinstance(kinds, (tuple, list)) or not all(map(_OF_KIND.__contains__, kinds)):
                 return None
+            rules = rules - {"type"}
         elif not rules:
             return self._to.anything
         elif len(rules) == 1 and "$ref" in rules:
@@ -140,38 +147,32 @@ class Direct:
     ) -> ir.Node | None:
         """``rules``, each of which is about one of ``kinds``."""
         if len(kinds) == 1:
-            kind = kinds[0]
-            if not rules <= _OF_KIND[kind]:
-                return None
-            if kind == "object":
-                return self._below(self._object, schema, place, tokens)
-            if kind == "array":
-                return self._below(self._array, schema, place, tokens)
-            return self._leaf(kind, rules, schema, place, tokens)
+            return self._one_kind(kinds[0], rules, schema, place, tokens)
         if not rules <= frozenset().union(*map(_OF_KIND.__getitem__, kinds)):
             return None
         nodes: list[ir.Node] = []
         for kind in kinds:
             if kind != "integer" or "number" not in kinds:
                 own = rules & _OF_KIND[kind]
-                node = self._typed((kind,), own, schema, place, tokens)
+                node = self._one_kind(kind, own, schema, place, tokens)
                 if node is None:
                     return None
                 nodes.append(node)
         return ir.union(*nodes)
 
-    def _below(
-        self,
-        lower: Callable[[dict[str, Any], Node, Tokens], ir.Node | None],
-        schema: dict[str, Any],
-        place: Node,
-        tokens: Tokens,
+    def _one_kind(
+        self, kind: str, rules: Set[str], schema: dict[str, Any], place: Node, tokens: Tokens
     ) -> ir.Node | None:
-        """``lower`` one level deeper; None where that is too deep for nodes within nodes."""
-        if self._depth >= MAX_DEPTH:
+        """Values of one kind, of which ``rules`` speak, and perhaps of the type."""
+        if not rules <= _WITH_TYPE[kind]:
             return None
+        if kind != "object" and kind != "array":
+            return self._leaf(kind, rules - {"type"}, schema, place, tokens)
+        if self._depth >= MAX_DEPTH:
+            return None  # too deep for nodes within nodes
         budget.check()
         self._depth += 1
+        lower = self._object if kind == "object" else self._array
         found = lower(schema, place, tokens)
         self._depth -= 1
         return found
@@ -205,7 +206,7 @@ class Direct:
         properties, required = schema.get("properties", {}), schema.get("required", ())
         if not isinstance(properties, dict) or not isinstance(required, (list, tuple)):
             return None
-        if not all(isinstance(name, str) for name in required):
+        if not set(map(type, required)) <= _TEXTS:
             return None
         silent = "additionalProperties" not in schema
         if silent and not properties and not required:
@@ -219,7 +220,7 @@ class Direct:
         members = [
             ir.Member(
                 encode_key(name),
-                self._value(value, place, (*tokens, "properties", name)),
+                self._bare(value) or self._value(value, place, (*tokens, "properties", name)),
                 name in needed,
             )
             for name, value in properties.items()
@@ -242,7 +243,7 @@ class Direct:
             return None
         if items is True and not fewest and most is None:
             return to.record(R.DEFAULTS["array"])
-        node = self._value(items, place, (*tokens, "items"))
+        node = self._bare(items) or self._value(items, place, (*tokens, "items"))
         return to.array(ir.repeat(node, fewest, most, to.syntax.comma))
 
     def _leaf(
