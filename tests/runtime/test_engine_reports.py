@@ -27,9 +27,9 @@ from tests.runtime.toy import (
     ids_of,
     request,
     toy_engine,
-    wait_for,
     wait_until_idle,
 )
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("both_schedules")
 

@@ -20,9 +20,9 @@ from tests.runtime.toy import (
     greedy,
     ids_of,
     request,
-    wait_for,
     wait_until_idle,
 )
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("both_schedules")
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import functools
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.tokenizer import Tokenizer
 from sglang_lite.sampling_params import SamplingParams
 from tests.runtime.tiny import CHAT_TEMPLATE, END, save_byte_tokenizer
+from tests.waiting import wait_for
 
 DEFAULTS: dict[str, Any] = {}
 """Options of every toy engine, set by fixtures."""
@@ -172,13 +171,6 @@ def greedy(count: int = 20, **fields: object) -> dict:
 def request(engine: Engine, text: str, rid: str = "", **fields: object) -> GenerateRequest:
     params = SamplingParams.from_dict(fields)
     return GenerateRequest(tuple(ids_of(engine, text)), params, rid)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.001)
 
 
 def wait_until_idle(engine: Engine) -> None:

@@ -34,6 +34,7 @@ from sglang_lite.runtime.messages import (
     Usage,
 )
 from sglang_lite.runtime.output_stream import OutputStream
+from tests.waiting import comes_true
 
 EOS = 256
 VOCAB = 258
@@ -287,9 +288,6 @@ class ScriptedEngine:
     def shutdown(self) -> None:
         self.closed = True
 
-    def wait_idle(self, seconds: float = 1.0) -> bool:
+    def wait_idle(self) -> bool:
         """True as soon as nothing runs any more."""
-        end = time.monotonic() + seconds
-        while self.live and time.monotonic() < end:
-            time.sleep(0.005)
-        return not self.live
+        return comes_true(lambda: not self.live)

@@ -17,6 +17,7 @@ import pytest
 from sglang_lite.errors import EngineError, ModelNotFound
 from tests.server.live import Live, error_of, hello, serving
 from tests.server.scripted import Script, ScriptedEngine
+from tests.waiting import wait_for
 
 
 # gpustack#6203
@@ -36,9 +37,7 @@ def test_the_port_answers_before_the_model_is_loaded() -> None:
             assert int(response.headers["retry-after"]) > 0
         assert error_of(live.chat(), 503)["code"] == "model_loading"
         loaded.set()
-        end = time.monotonic() + 5
-        while live.http.get("/ready").status_code != 200:
-            assert time.monotonic() < end
+        wait_for(lambda: live.http.get("/ready").status_code == 200)
         assert live.chat().status_code == 200
 
 
@@ -80,13 +79,11 @@ def leave(live: Live, path: str, body: dict, after: int) -> None:
         data = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         sock.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-        end = time.monotonic() + 5
         if after:
             while after > 0:
                 after -= len(sock.recv(4096))
         else:
-            while not live.engine.live and time.monotonic() < end:
-                time.sleep(0.01)
+            wait_for(lambda: bool(live.engine.live))
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/generate"])
@@ -98,7 +95,7 @@ def test_a_client_that_leaves_is_aborted(live: Live, path: str, stream: bool, n:
     if path != "/generate":
         body = {"messages": hello(), "n": n, "stream": stream}
     leave(live, path, body, after=200 if stream else 0)
-    assert live.engine.wait_idle(1.0)
+    assert live.engine.wait_idle()
     assert live.engine.aborted
     live.engine.script = Script()
     assert live.chat().status_code == 200
@@ -107,7 +104,7 @@ def test_a_client_that_leaves_is_aborted(live: Live, path: str, stream: bool, n:
 def test_a_client_that_leaves_a_list_is_aborted(live: Live) -> None:
     live.engine.script = Script(gate=threading.Event())
     leave(live, "/generate", {"text": ["a", "b", "c"], "stream": True}, after=600)
-    assert live.engine.wait_idle(1.0)
+    assert live.engine.wait_idle()
     assert len(set(live.engine.aborted)) == 3
 
 
@@ -125,7 +122,7 @@ def test_a_client_that_leaves_while_its_grammar_compiles() -> None:
         time.sleep(0.1)
         live.engine.compiling.set()
         time.sleep(0.1)
-        assert live.engine.wait_idle(1.0)
+        assert live.engine.wait_idle()
         assert live.process.server.running == set()
         assert not live.engine.requests
 
@@ -231,10 +228,8 @@ def test_draining_finishes_what_runs_and_refuses_what_comes() -> None:
             lines = response.iter_lines()
             next(lines)
             live.process.stop()
-            end = time.monotonic() + 5
             other = httpx.Client(base_url=live.url, trust_env=False)
-            while other.get("/ready").status_code == 200:
-                assert time.monotonic() < end
+            wait_for(lambda: other.get("/ready").status_code != 200)
             refused = other.post("/v1/chat/completions", json={"messages": hello()})
             assert error_of(refused, 503)["code"] == "shutting_down"
             assert other.get("/health").status_code == 200

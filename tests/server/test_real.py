@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from sglang_lite.runtime.engine import Engine
 from tests.runtime.tiny import make_tiny_model
 from tests.server.live import Live, error_of, hello, serving
+from tests.waiting import wait_for
 
 SCHEMA = {
     "type": "object",
@@ -44,14 +45,12 @@ def sound(real: Live) -> Iterator[None]:
     real.engine.check()
 
 
-def idle(real: Live, seconds: float = 5.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        stats = real.engine.stats()
-        if not stats["num_running_reqs"] and not stats["num_queue_reqs"]:
-            return stats["kv_used_tokens"] == 0
-        time.sleep(0.01)
-    return False
+def idle(real: Live) -> bool:
+    """Waits until nothing runs; whether all slots are free then."""
+    wait_for(
+        lambda: not sum(real.engine.stats()[k] for k in ("num_running_reqs", "num_queue_reqs"))
+    )
+    return real.engine.stats()["kv_used_tokens"] == 0
 
 
 def test_the_text_is_the_engines(real: Live) -> None:
@@ -180,8 +179,8 @@ def test_leaving_clients_leave_no_slot_behind(real: Live) -> None:
         with socket.create_connection((url.host, url.port), timeout=10) as sock:
             sock.sendall(head.encode() + data)
             time.sleep(chance.random() * 0.03)
-    assert idle(real, 2.0)
-    assert real.process.server.running == set()
+    wait_for(lambda: not real.process.server.running)
+    assert idle(real)
 
 
 def test_the_page_shows_the_tree(real: Live) -> None:
@@ -373,7 +372,4 @@ def test_a_request_given_up_while_its_grammar_compiles_is_not_left_running(
         time.sleep(0.2)
     time.sleep(0.1)
     compiling.set()
-    end = time.monotonic() + 5
-    while real.engine.stats()["num_aborted_requests_total"] == aborted:
-        assert time.monotonic() < end, "nobody has aborted the request"
-        time.sleep(0.01)
+    wait_for(lambda: real.engine.stats()["num_aborted_requests_total"] > aborted)

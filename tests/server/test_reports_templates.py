@@ -15,6 +15,7 @@ import pytest
 
 from tests.server.live import Live, error_of, hello, serving
 from tests.server.typist import typist_engine
+from tests.waiting import wait_for
 
 TEMPLATE = """{%- if messages[0].role == 'system' -%}
 {{ raise_exception('System role not supported') }}{%- endif -%}
@@ -92,10 +93,7 @@ def test_a_client_that_leaves_is_logged_once(
         ):
             first = next(response.iter_lines())
             assert json.loads(first.removeprefix("data: "))["id"] == "leaver"
-        end = time.monotonic() + 5
-        while not lines_of_it() or strict.engine.stats()["kv_used_tokens"]:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_for(lambda: bool(lines_of_it()) and not strict.engine.stats()["kv_used_tokens"])
         time.sleep(0.05)
     [line] = lines_of_it()
     assert "finish=disconnected" in line

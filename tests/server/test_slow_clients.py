@@ -9,7 +9,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -18,6 +18,7 @@ from sglang_lite.runtime.server.http1 import QuietTransport
 from tests.server.live import Live, hello, serving
 from tests.server.scripted import Script, ScriptedEngine
 from tests.server.test_http import BODY, CLOSE, LENGTH, connect, parsed, post
+from tests.waiting import wait_for
 
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 UNFINISHED = b"Content-Length: 1000\r\n"
@@ -35,13 +36,6 @@ def rest_of(sock: socket.socket) -> bytes:
     while piece := sock.recv(65536):
         answer += piece
     return answer
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -156,10 +150,7 @@ def test_a_reader_that_stops_blocks_nobody_and_loses_nothing() -> None:
     engine.waits_for_readers = False
     with serving(engine) as live:
         with stalled(live, n=2, logprobs=True, top_logprobs=20) as sock:
-            end = time.monotonic() + 10
-            while not live.process.server.running or engine.live:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+            wait_for(lambda: bool(live.process.server.running) and not engine.live)
             # The engine is done with it although nobody reads; others are served meanwhile.
             for _ in range(5):
                 assert live.chat().status_code == 200
@@ -179,12 +170,9 @@ def test_a_reader_that_stops_and_leaves_is_aborted() -> None:
     engine = ScriptedEngine(script)
     with serving(engine) as live:
         with stalled(live, logprobs=True, top_logprobs=20):
-            end = time.monotonic() + 5
-            while not engine.live:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+            wait_for(lambda: bool(engine.live))
             time.sleep(0.1)
-        assert engine.wait_idle(1.0)
+        assert engine.wait_idle()
         assert engine.aborted
 
 
@@ -196,11 +184,11 @@ def test_what_waits_for_a_reader_is_bounded() -> None:
     with serving(engine) as live:
         with stalled(live, n=4, logprobs=True, top_logprobs=20):
             connections = live.process._http.server_state.connections
-            eventually(lambda: any(c.flow.write_paused for c in connections))
+            wait_for(lambda: any(c.flow.write_paused for c in connections))
             [stuck] = [c for c in connections if c.flow.write_paused]
             # A chunk holds what waited when it was made: at most one sample's whole answer.
             assert stuck.transport.get_write_buffer_size() < 6_000_000
-        eventually(lambda: not live.process.server.running)
+        wait_for(lambda: not live.process.server.running)
 
 
 def test_a_reader_that_never_reads_again_is_cut_off() -> None:
@@ -211,8 +199,8 @@ def test_a_reader_that_never_reads_again_is_cut_off() -> None:
         serving(engine, send_timeout=0.25) as live,
         stalled(live, n=2, logprobs=True, top_logprobs=20),
     ):
-        eventually(lambda: bool(live.process.server.running))
-        eventually(lambda: not live.process.server.running)
+        wait_for(lambda: bool(live.process.server.running))
+        wait_for(lambda: not live.process.server.running)
         assert live.chat().status_code == 200
 
 
