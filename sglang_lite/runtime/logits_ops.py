@@ -23,34 +23,29 @@ def argmax(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return values[:, 0], (block * BLOCK + at)[:, 0]
 
 
-def top(logits: torch.Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The ``count`` largest logits of each row, falling, and their ids; ties by rising id.
-
-    float64[R, count] and int64[R, count] on the host.  Which of the logits that equal the last one
-    are among them is not defined.
-    """
-    if logits.is_cuda or 4 * count * BLOCK > logits.shape[1]:
-        values, ids = torch.topk(logits, count, dim=-1, sorted=False)
+def top(logits: torch.Tensor, count: int) -> np.ndarray:
+    """The ``count`` largest logits of each row (all, if there are fewer), falling: on a CPU."""
+    rows, size = logits.shape
+    if 4 * count * BLOCK > size:
+        pool = logits.numpy()
     else:
         # Whatever exceeds the count-th largest logit lies in one of the count largest blocks.
-        blocks = torch.topk(_block_maxima(logits), count, dim=-1, sorted=False).indices
-        values, at = torch.topk(_blocks(logits, blocks), count, dim=-1, sorted=False)
-        ids = blocks.gather(1, at // BLOCK) * BLOCK + at % BLOCK
-    falling, ids_ = values.cpu().numpy().astype(np.float64), ids.cpu().numpy()
-    order = np.lexsort((ids_, -falling), axis=-1)
-    return np.take_along_axis(falling, order, -1), np.take_along_axis(ids_, order, -1)
+        whole = size - size % BLOCK
+        blocks = logits[:, :whole].view(rows, -1, BLOCK)
+        best = np.argpartition(blocks.amax(dim=-1).numpy(), -count, axis=-1)[:, -count:]
+        pool = blocks.numpy()[np.arange(rows)[:, None], best].reshape(rows, -1)
+        if whole < size:
+            pool = np.concatenate([pool, logits[:, whole:].numpy()], axis=-1)
+    if count < pool.shape[1]:
+        pool = np.partition(pool, -count, axis=-1)[:, -count:]
+    return np.sort(pool, axis=-1)[:, ::-1]
 
 
 def totals(logits: torch.Tensor, temperatures: Sequence[float]) -> np.ndarray:
-    """For each row the sum of exp((logit - largest) / temperature): float64[R] on the host."""
-    if logits.is_cuda:
-        divisors = torch.tensor(temperatures, device=logits.device)[:, None]
-        largest = torch.softmax(logits / divisors, dim=-1).amax(dim=-1)
-    else:
-        # Row by row: temporaries that stay in the cache, instead of fresh pages for all rows.
-        pairs = zip(logits, temperatures, strict=True)
-        largest = torch.stack([torch.softmax(row / t, dim=-1).amax() for row, t in pairs])
-    return 1.0 / largest.double().cpu().numpy()
+    """For each row the sum of exp((logit - largest) / temperature): float64[R], on a CPU."""
+    if any(temperature != 1.0 for temperature in temperatures):
+        logits = logits / torch.tensor(temperatures)[:, None]
+    return 1.0 / torch.softmax(logits, dim=-1).amax(dim=-1).double().numpy()
 
 
 def _block_maxima(logits: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,8 @@ from sglang_lite.constraint import Prefixed
 from sglang_lite.errors import EngineError
 from sglang_lite.outputs import FinishReason, TokenLogprob, Usage
 from sglang_lite.runtime.messages import GenerateRequest
-from sglang_lite.runtime.sampler import SamplingRow, allowed_ids, uniform_noise
+from sglang_lite.runtime.noise import uniform_noise
+from sglang_lite.runtime.sampler import SamplingRow, allowed_ids
 
 if TYPE_CHECKING:
     from sglang_lite.constrained import GrammarMatcher

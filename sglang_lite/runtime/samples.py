@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from sglang_lite.runtime.config import EngineConfig
 from sglang_lite.runtime.detokenizer import IncrementalDetokenizer, StopScanner
 from sglang_lite.runtime.messages import GenerateRequest
+from sglang_lite.runtime.noise import derived_seed
 from sglang_lite.runtime.output_stream import OutputStream
 from sglang_lite.runtime.request import Request
-from sglang_lite.runtime.sampler import derived_seed
 from sglang_lite.runtime.tokenizer import Tokenizer
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sglang_lite.runtime import sampler
 from sglang_lite.runtime.logits_ops import argmax, top, totals
-from sglang_lite.runtime.sampler import SamplingRow, allowed_ids, uniform_noise
+from sglang_lite.runtime.noise import uniform_noise
+from sglang_lite.runtime.sampler import SamplingRow, allowed_ids
 
 VOCAB = 1000
 
@@ -38,7 +39,9 @@ def reference(logits: torch.Tensor, row: SamplingRow) -> int:
     weights[np.concatenate([[0.0], sums[:-1]]) >= row.top_p * sums[-1] * (1 - 1e-12)] = 0
     weights[weights < row.min_p] = 0
     sums = np.cumsum(weights)
-    return int(order[min(np.searchsorted(sums, row.uniform * sums[-1], side="right"), VOCAB - 1)])
+    return int(
+        order[min(np.searchsorted(sums, row.uniform * sums[-1], side="right"), len(order) - 1)]
+    )
 
 
 @pytest.mark.parametrize("vocab", [64, 65, 1000, 2048, 4100])
@@ -49,15 +52,9 @@ def test_blockwise_argmax_and_top_equal_the_plain_ones(vocab: int, ties: bool) -
     values, ids = argmax(logits)
     assert values.tolist() == logits.amax(-1).tolist()
     assert ids.tolist() == [int(np.argmax(row)) for row in logits.numpy()]
-    for count in (1, 5, 20, vocab):
-        falling, candidates = top(logits, min(count, vocab))
-        for row, (some, their_ids) in enumerate(zip(falling, candidates, strict=True)):
-            expected = np.sort(logits[row].numpy())[::-1][: len(some)]
-            assert some.tolist() == expected.tolist()
-            assert logits[row].numpy()[their_ids].tolist() == some.tolist()
-            settled = int((some > some[-1]).sum())
-            order = np.lexsort((np.arange(vocab), -logits[row].numpy()))
-            assert their_ids[:settled].tolist() == order[:settled].tolist()
+    for count in (1, 5, 20, vocab, vocab + 1):
+        expected = np.sort(logits.numpy(), axis=1)[:, ::-1][:, :count]
+        assert top(logits, count).tolist() == expected.tolist()
 
 
 def test_totals_are_normalisers() -> None:
@@ -98,6 +95,18 @@ def test_random_choice_equals_its_definition(fields: dict, ties: bool) -> None:
     ]
     expected = [reference(logits[i], row) for i, row in enumerate(rows)]
     assert sample(logits, rows) == expected
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 3.0, 50.0])
+def test_a_choice_far_down_equals_its_definition(temperature: float, ties: bool) -> None:
+    """Among the first 64, the first 4,096, or further down."""
+    logits = some_logits(60, vocab=9001, ties=ties)
+    rows = [SamplingRow(temperature, uniform=(i + 0.5) / 60) for i in range(60)]
+    expected = [reference(logits[i], row) for i, row in enumerate(rows)]
+    assert sample(logits, rows) == expected
+    ranks = [int((logits[i] > logits[i, token]).sum()) for i, token in enumerate(expected)]
+    assert (min(ranks) < 64) and (max(ranks) > 4096 or temperature == 1.0)
 
 
 @settings(max_examples=60, deadline=None)
