@@ -7,9 +7,10 @@ grow call :func:`check` for the one and :func:`spend` for the other.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 from sglang_lite.errors import GrammarTooComplex
@@ -35,47 +36,63 @@ class OutOfWork(Exception):
 
 
 class Meter:
-    """What the masks of one grammar may still take."""
+    """What the masks of one grammar may still take: within ``with meter`` :func:`spend` counts.
 
-    def __init__(self) -> None:
+    Entered for every mask and step that is not remembered, so it does next to nothing there.
+    Not to be entered within itself.
+    """
+
+    __slots__ = ("bounded", "purse")
+
+    def __init__(self, bounded: bool = True) -> None:
+        """Not ``bounded``: nothing is counted, nothing cut short."""
+        self.bounded = bounded
         self.purse = GRAMMAR_WORK
 
-    def running(self) -> AbstractContextManager[None]:
-        """A mask or a step is made: :func:`spend` counts."""
-        return _Running(self)
-
-
-class _Running:
-    """See :meth:`Meter.running`; a class, as a generator costs a tenth of a usual mask."""
-
-    __slots__ = ("allowed", "meter", "token", "work")
-
-    def __init__(self, meter: Meter) -> None:
-        self.meter = meter
-
     def __enter__(self) -> None:
-        self.allowed = min(MASK_WORK, max(self.meter.purse, 0))
-        self.work = _Work(self.allowed)
-        self.token = _work.set(self.work)
+        if self.bounded:
+            _work.meter = self
 
     def __exit__(self, *_: object) -> None:
-        _work.reset(self.token)
-        # Threads may overwrite each other's count: it is a bound on memory, not a book.
-        self.meter.purse -= self.allowed - self.work.left
+        _work.meter = None
+        if _work.spent:
+            # Threads may overwrite each other's count: it is a bound on memory, not a book.
+            self.purse -= _work.spent
+            _work.spent = 0
+
+    @property
+    def allowed(self) -> int:
+        """What one mask or step may take."""
+        return min(MASK_WORK, max(self.purse, 0))
 
 
-class _Work:
-    """The work left to a mask; who goes below ``end``, if it is set, is to stop."""
+class _Work(threading.local):
+    """The mask or step that this thread makes: whose, and what it took so far.
 
-    __slots__ = ("end", "left")
+    Who makes it exceed ``end``, if it is set, is to stop.
+    """
 
-    def __init__(self, left: int) -> None:
-        self.left = left
-        self.end: int | None = None
+    meter: Meter | None = None
+    spent = 0
+    end: int | None = None
 
 
-_work: ContextVar[_Work | None] = ContextVar("work", default=None)
-_NOTHING = nullcontext()
+_work = _Work()
+
+
+class _Ending:
+    """Within it the work of a mask ends at ``end``; a generator would cost many a mask a tenth."""
+
+    __slots__ = ("before", "end")
+
+    def __init__(self, end: int | None) -> None:
+        self.end = end
+
+    def __enter__(self) -> None:
+        self.before, _work.end = _work.end, self.end
+
+    def __exit__(self, *_: object) -> None:
+        _work.end = self.before
 
 
 def cut_short() -> AbstractContextManager[None]:
@@ -84,45 +101,28 @@ def cut_short() -> AbstractContextManager[None]:
     ``LEAST_WORK`` is always granted, so that terminals which all grammars share, and which are
     small, are never cut because of one that is large.
     """
-    work = _work.get()
-    return _NOTHING if work is None else _Ending(work, min(0, work.left - LEAST_WORK))
+    meter = _work.meter
+    return _Ending(None if meter is None else max(meter.allowed, _work.spent + LEAST_WORK))
 
 
 def granted() -> AbstractContextManager[None]:
     """Within it, :func:`spend` counts but does not raise: what no mask can do without."""
-    work = _work.get()
-    return _NOTHING if work is None else _Ending(work, None)
-
-
-class _Ending:
-    """Within it the work of a mask ends at ``end``; a class for the same reason."""
-
-    __slots__ = ("before", "end", "work")
-
-    def __init__(self, work: _Work, end: int | None) -> None:
-        self.work = work
-        self.end = end
-
-    def __enter__(self) -> None:
-        self.before, self.work.end = self.work.end, self.end
-
-    def __exit__(self, *_: object) -> None:
-        self.work.end = self.before
+    return _Ending(None)
 
 
 def spend(states: int = 1) -> None:
     """Count states that are made or searched for the mask around, if there is one."""
-    work = _work.get()
-    if work is not None:
-        work.left -= states
-        if work.end is not None and work.left < work.end:
+    work = _work
+    if work.meter is not None:
+        work.spent += states
+        if work.end is not None and work.spent > work.end:
             raise OutOfWork
 
 
 def work_left() -> int | None:
     """What is left to the mask around, perhaps less than nothing; None where none is made."""
-    work = _work.get()
-    return None if work is None else work.left
+    meter = _work.meter
+    return None if meter is None else meter.allowed - _work.spent
 
 
 class _Clock:

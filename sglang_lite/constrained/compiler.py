@@ -16,7 +16,7 @@ from sglang_lite.constrained.front_ends import (
     source_bytes,
 )
 from sglang_lite.constrained.liveness import Liveness
-from sglang_lite.constrained.masks import recipe, state_mask, write_few
+from sglang_lite.constrained.masks import recipe, state_mask, write_mask
 from sglang_lite.constrained.pushdown import Pushdown
 from sglang_lite.constrained.states import State
 from sglang_lite.constrained.tables import Row
@@ -88,7 +88,7 @@ class CompiledGrammar:
         self.automaton = Pushdown(self.language, vocabulary.tables)
         # What stands for the bytes of a token that is left out: their own tokens.
         if vocabulary.trapped_bytes:
-            self.automaton.meter = None
+            self.automaton.meter = budget.Meter(bounded=False)
         self._weighed: tuple[int, int] | None = None
         self._liveness: Liveness | None = None
         if vocabulary.trapped_bytes:
@@ -105,7 +105,7 @@ class CompiledGrammar:
         """The packed mask of ``state``, EOS where the text may end; not to be written to."""
         if state.mask is None:
             self._make_room()
-            with self.automaton.metered():
+            with self.automaton.meter:
                 mask = state_mask(self.automaton, state, self.vocabulary.eos_token_ids)
             if self._liveness is not None:
                 mask = self._liveness.filter(state, mask)
@@ -115,17 +115,17 @@ class CompiledGrammar:
     def fill(self, state: State, row: Row) -> None:
         """Write the mask of ``state`` to ``row``.
 
-        A mask of a few tokens is kept only once it is asked for again: most places of a grammar's
-        own text are passed once.
+        Mostly it is kept only once it is asked for again: most places of a grammar's own text are
+        passed once, and to make room for a mask costs more than to make it.
         """
-        if state.mask is None and not state.passed and self._liveness is None:
+        first = state.mask is None and not state.passed and self._liveness is None
+        if first and row.flags.c_contiguous:
             self._make_room()
             state.passed = True
-            if row.flags.c_contiguous:
-                with self.automaton.metered():
-                    if write_few(self.automaton, state, self.vocabulary.eos_token_ids, row):
-                        return
-        row[:] = self.mask(state)
+            with self.automaton.meter:
+                write_mask(self.automaton, state, self.vocabulary.eos_token_ids, row)
+        else:
+            row[:] = self.mask(state)
 
     def _make_room(self) -> None:
         if self.automaton.state_count > self.max_states:
@@ -159,8 +159,7 @@ class CompiledGrammar:
 
         The compiler makes such a grammar anew for the next request.
         """
-        meter = self.automaton.meter
-        return meter is not None and meter.purse <= 0
+        return self.automaton.meter.purse <= 0
 
     @property
     def memory_size_bytes(self) -> int:

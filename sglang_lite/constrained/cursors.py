@@ -28,12 +28,14 @@ DONE: tuple[Arc, ...] = ((None, ()),)
 class Cursor:
     """Base of all cursors.
 
-    ``nullable`` says that the leaf may end here, so what follows it may begin.  ``scans`` are the
-    scans made so far, by place.
+    ``nullable`` says that the leaf may end here, so what follows it may begin.  ``stays``: texts
+    tend to come back to it, as in the body of a string.  ``scans`` are the scans made so far, by
+    place.
     """
 
     __slots__ = ("scans",)
     nullable = False
+    stays = False
 
     def __init__(self) -> None:
         self.scans: dict[Place, Scan] = {}
@@ -199,6 +201,7 @@ class TerminalCursor(Cursor):
     """In a state of a byte DFA; ``table.cursor`` makes them, one for all grammars."""
 
     __slots__ = ("_arcs", "endless", "nullable", "state", "table")
+    stays = True
 
     def __init__(self, table: TerminalTable, state: int) -> None:
         self.scans = table.scans(state)

@@ -12,11 +12,14 @@ from sglang_lite.constrained.cursors import Cursor
 from sglang_lite.constrained.frames import Stack
 from sglang_lite.constrained.pushdown import Pushdown
 from sglang_lite.constrained.states import Configuration, State
-from sglang_lite.constrained.tables import SHORT, Row
+from sglang_lite.constrained.tables import Row
 from sglang_lite.constrained.trie import Place
 
 BITS = np.array([1 << bit for bit in range(8)], np.uint8)
 """The bits of a byte."""
+
+MANY = 48
+"""From so many ids on numpy sets the bits."""
 
 Recipe = tuple[tuple[Row, ...], tuple[int, ...]]
 """A set of tokens as a union of shared rows and single ids."""
@@ -55,17 +58,24 @@ def _walk(automaton: Pushdown, configuration: Configuration) -> Recipe:
 
 def state_mask(automaton: Pushdown, state: State, eos: tuple[int, ...]) -> Row:
     """The packed mask of a state, EOS where the text may end; may be a shared row."""
-    return _assemble(*_gathered(automaton, state, eos), automaton.tables.words)
+    return _packed(automaton, *_gathered(automaton, state, eos))
 
 
-def write_few(automaton: Pushdown, state: State, eos: tuple[int, ...], row: Row) -> bool:
-    """Write the mask of a state to a contiguous ``row`` if it is a few ids; False if it is not."""
+def write_mask(automaton: Pushdown, state: State, eos: tuple[int, ...], row: Row) -> None:
+    """Write the mask of a state to a contiguous ``row``; keep it where texts tend to stay."""
     rows, tokens = _gathered(automaton, state, eos)
-    if rows or len(tokens) > SHORT:
-        return False
-    row.fill(0)
-    _set_few(row, tokens)
-    return True
+    if rows and any(c.cursor.stays for c in state.configurations):
+        state.mask = row[:] = _packed(automaton, rows, tokens)
+    else:
+        _assemble(rows, tokens, row)
+
+
+def _packed(automaton: Pushdown, rows: list[Row], tokens: list[int]) -> Row:
+    if len(rows) == 1 and not tokens:
+        return rows[0]
+    mask = np.empty(automaton.tables.words, np.int32)
+    _assemble(rows, tokens, mask)
+    return mask
 
 
 def _gathered(
@@ -80,25 +90,21 @@ def _gathered(
     return rows, tokens
 
 
-def _assemble(rows: list[Row], tokens: list[int], words: int) -> Row:
+def _assemble(rows: list[Row], tokens: list[int], mask: Row) -> None:
+    """Write the union of ``rows`` and ``tokens`` to ``mask``."""
     if not rows:
-        mask = np.zeros(words, np.int32)
-    elif len(rows) == 1 and not tokens:
-        return rows[0]
+        mask.fill(0)
+    elif len(rows) == 1:
+        mask[:] = rows[0]
     else:
-        mask = rows[0].copy() if len(rows) == 1 else rows[0] | rows[1]
+        np.bitwise_or(rows[0], rows[1], out=mask)
         for row in rows[2:]:
             np.bitwise_or(mask, row, out=mask)
-    if len(tokens) <= SHORT:
-        _set_few(mask, tokens)
+    if len(tokens) <= MANY:
+        # Several times faster than indexing numpy scalars.
+        view = memoryview(mask).cast("B")  # type: ignore[arg-type]
+        for token in tokens:
+            view[token >> 3] |= 1 << (token & 7)
     else:
         ids = np.array(tokens, np.intp)
         np.bitwise_or.at(mask.view(np.uint8), ids >> 3, BITS[ids & 7])
-    return mask
-
-
-def _set_few(mask: Row, tokens: list[int]) -> None:
-    """Set the bits of ``tokens``; several times faster than indexing numpy scalars."""
-    view = memoryview(mask).cast("B")  # type: ignore[arg-type]
-    for token in tokens:
-        view[token >> 3] |= 1 << (token & 7)

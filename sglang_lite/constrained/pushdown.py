@@ -12,7 +12,6 @@ twice, which costs time only.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 
 from sglang_lite.constrained import budget
@@ -65,8 +64,8 @@ class Pushdown:
         self.language = language
         self.tables = tables
         self.bottom = Stack(None, None)
-        self.meter: budget.Meter | None = budget.Meter()
-        """Bounds the work of masks and steps; None where no token may be left out of a mask."""
+        self.meter = budget.Meter()
+        """Bounds the work of masks and steps."""
         self._frames: dict[Node, Frame] = {}
         self._dfas: set[ByteDFA] = set()
         self._layouts: dict[tuple[Node, ...], tuple[tuple[Frame, ...], ...]] = {}
@@ -215,16 +214,12 @@ class Pushdown:
 
     # -- states ----------------------------------------------------------------------------------
 
-    def metered(self) -> AbstractContextManager[None]:
-        """Within it the work of one mask or step is bounded."""
-        return nullcontext() if self.meter is None else self.meter.running()
-
     def step(self, state: State, byte: int) -> State | None:
         """The state after ``byte``, or None where it is refused; memoised."""
         try:
             return state.moves[byte]
         except KeyError:
-            with self.metered():
+            with self.meter:
                 pairs, accepting = self._advance(state.pairs(), byte)
             following = self._state(pairs, accepting) if pairs or accepting else None
             state.moves[byte] = following
@@ -235,7 +230,7 @@ class Pushdown:
 
         Makes no states for the bytes in between.
         """
-        with self.metered():
+        with self.meter:
             pairs, accepting = self._read(state.pairs(), text)
         following_state = self._state(pairs, accepting) if pairs or accepting else None
         state.tokens[token] = following_state
