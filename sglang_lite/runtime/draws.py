@@ -76,8 +76,9 @@ def _weigh(values: np.ndarray, temperature: float | np.ndarray) -> tuple[np.ndar
 
 def _id_of(logits: np.ndarray, falling: np.ndarray, rank: int) -> int:
     """Which token is at this place of the ``falling`` logits; equal ones are in order of id."""
-    equal = logits == falling[rank]
-    before = rank - int(np.argmax(falling == falling[rank]))
+    value = falling[rank]
+    before = rank - bisect_left(falling, -value, 0, rank, key=operator.neg)
+    equal = logits == value
     return int(np.flatnonzero(equal)[before]) if before else int(equal.argmax())
 
 
