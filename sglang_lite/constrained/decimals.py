@@ -17,6 +17,7 @@ NEAREST = 1_000
 """With more remainders, multiples are written up to so many from the one nearest to zero."""
 MAX_DIGITS = 1_000
 """Bounds and divisors may have so many digits before and after the point."""
+_TOO_LARGE = 10**MAX_DIGITS
 
 
 class Limit(NamedTuple):
@@ -28,8 +29,10 @@ class Limit(NamedTuple):
 
 def exact(value: Value) -> Fraction:
     """The value as a fraction; a float counts as the decimal that it is written as."""
-    if isinstance(value, (int, Fraction)):
+    if isinstance(value, int):
         return Fraction(value)
+    if isinstance(value, Fraction):
+        return value
     try:
         decimal = Decimal(repr(value) if isinstance(value, float) else value)
     except InvalidOperation:
@@ -50,8 +53,8 @@ def tightest(
         bounds.append(Limit(exact(inclusive)))
     if exclusive is not None:
         bounds.append(Limit(exact(exclusive), strict=True))
-    if not bounds:
-        return None
+    if len(bounds) < 2:
+        return bounds[0] if bounds else None
     value = pick(bound.value for bound in bounds)
     return Limit(value, any(bound.strict for bound in bounds if bound.value == value))
 
@@ -91,6 +94,8 @@ def kept_multiples(
     Each counted digit (``digits`` where there is no bound) may come with any remainder.  Where that
     makes more than ``MAX_REMAINDERS``, only the ``NEAREST`` multiples to zero stay.
     """
+    if divisor == 1:
+        return low, high
     counted = [digits or 1]
     counted += [len(str(int(abs(limit.value)))) for limit in (low, high) if limit is not None]
     places = decimal_places(divisor)
@@ -109,12 +114,13 @@ def kept_multiples(
 def decimal_places(value: Fraction) -> int:
     """How many decimal places the value has; raises ValueError if they never end."""
     denominator, count = value.denominator, 0
-    for factor in (10, 2, 5):
-        while denominator % factor == 0:
-            denominator, count = denominator // factor, count + 1
     if denominator != 1:
-        raise ValueError(f"{value} is not a decimal number")
-    if count > MAX_DIGITS or abs(value) >= 10**MAX_DIGITS:
+        for factor in (10, 2, 5):
+            while denominator % factor == 0:
+                denominator, count = denominator // factor, count + 1
+        if denominator != 1:
+            raise ValueError(f"{value} is not a decimal number")
+    if count > MAX_DIGITS or abs(value.numerator) >= _TOO_LARGE * value.denominator:
         raise GrammarTooComplex(f"a number of more than {MAX_DIGITS} digits in a constraint")
     return count
 

@@ -184,7 +184,8 @@ class _Number(Automaton):
     def _bound(self, limit: Limit | None) -> _Bound | None:
         if limit is None:
             return None
-        digits = str(int(limit.value * 10**self._scale)).rjust(self._scale + 1, "0")
+        value = limit.value.numerator * 10**self._scale // limit.value.denominator
+        digits = str(value).rjust(self._scale + 1, "0")
         return _Bound(digits, len(digits) - self._scale, limit.strict)
 
     # -- states: "start", "-", a _Reading, or ("e", digits of the exponent) ------------------------

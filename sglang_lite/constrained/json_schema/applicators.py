@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.difference import subtract
-from sglang_lite.constrained.json_schema.intersect import intersect, union
+from sglang_lite.constrained.json_schema.intersect import (
+    MAX_ALTERNATIVES,
+    intersect,
+    too_many,
+    union,
+)
 from sglang_lite.constrained.json_schema.negate import forbid
 from sglang_lite.constrained.json_schema.satisfiable import overlap
 from sglang_lite.errors import InvalidSchema, UnsupportedSchema
@@ -110,6 +115,10 @@ def _one_of(
         if sum(branch.get(kind) == (R.DEFAULTS[kind],) for branch in branches) < 2
     }  # Two branches that are silent about a type both hold for all its values.
     inside = [intersect(found, branch) for branch in branches]
+    for kind in found:
+        count = sum(len(branch.get(kind, ())) for branch in inside)
+        if count > MAX_ALTERNATIVES:
+            raise too_many(count)
     others: list[list[R.Alternatives]] = [[] for _ in branches]
     for first, second in combinations(range(len(branches)), 2):
         if overlap(to, inside[first], inside[second]):

@@ -17,13 +17,15 @@ from sglang_lite.constrained.json_schema import records as R
 from sglang_lite.constrained.json_schema.document import Node
 from sglang_lite.constrained.json_schema.drafts import ANNOTATIONS, IDENTIFIERS, is_unknown
 from sglang_lite.constrained.json_string import encode_key, json_key
-from sglang_lite.errors import ConstraintError
+from sglang_lite.errors import ConstraintError, GrammarTooComplex
 
 if TYPE_CHECKING:
     from sglang_lite.constrained.json_schema.lower import Lowering
 
 MAX_DEPTH = 16
 """How deeply nodes are nested in each other; what is deeper becomes a rule of its own."""
+MAX_WAYS = 5_000
+"""How many alternatives of an ``anyOf`` may differ, listed strings aside."""
 MAX_LEAVES = 4096
 """How many schemas of numbers and strings are remembered for all documents."""
 
@@ -194,12 +196,18 @@ class Direct:
         branches = schema["anyOf"]
         if not isinstance(branches, list) or not branches:
             return None
-        return ir.union(
-            *[
-                self._value(branch, place, (*tokens, "anyOf", str(index)))
-                for index, branch in enumerate(branches)
-            ]
-        )
+        found: dict[ir.Node, None] = {}
+        ways = 0
+        for index, branch in enumerate(branches):
+            node = self._value(branch, place, (*tokens, "anyOf", str(index)))
+            if node not in found:
+                found[node] = None
+                ways += not isinstance(node, (ir.Literal, ir.LiteralSet))
+                if ways > MAX_WAYS:
+                    raise GrammarTooComplex(
+                        f"an anyOf of {len(branches)} schemas; at most {MAX_WAYS} that differ"
+                    )
+        return ir.union(*found)
 
     def _object(self, schema: dict[str, Any], place: Node, tokens: Tokens) -> ir.Node | None:
         to = self._to

@@ -32,12 +32,21 @@ def overlap(to: Normaliser, left: R.Alternatives, right: R.Alternatives) -> bool
         others = right.get(kind, ())
         for first in records:
             for second in others:
-                if kind == "object" and tagged_apart(to, first, second):
+                if _listed_apart(first, second) or tagged_apart(to, first, second):
                     continue
+                to.spend(1)
                 both = intersect({kind: (first,)}, {kind: (second,)})
                 if both and satisfiable_record(to, both[kind][0]):
                     return True
     return False
+
+
+def _listed_apart(left: R.Record, right: R.Record) -> bool:
+    """True if both list their values and share none."""
+    if isinstance(left, (R.Null, R.Boolean)) or isinstance(right, (R.Null, R.Boolean)):
+        return False
+    ours, theirs = left.values, right.values
+    return ours is not None and theirs is not None and ours.keys().isdisjoint(theirs)
 
 
 def tagged_apart(to: Normaliser, left: R.Record, right: R.Record) -> bool:
