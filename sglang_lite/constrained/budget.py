@@ -31,6 +31,10 @@ LEAST_WORK = 200
 """What each terminal of a mask is granted, however much the others took."""
 
 
+WALK_WORK = 2_000
+"""Places at which one walk over the trie may read a leaf of the grammar."""
+
+
 class OutOfWork(Exception):
     """Within :func:`cut_short` only: the work of a mask is used up."""
 

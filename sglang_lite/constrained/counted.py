@@ -10,7 +10,7 @@ from sglang_lite.constrained.cursors import Arc, Cursor
 from sglang_lite.constrained.ir import ByteDFA, Counted
 from sglang_lite.constrained.tables import SHORT, Row, Scan
 from sglang_lite.constrained.terminals import TerminalTable
-from sglang_lite.constrained.trie import Int32, Place, ranges
+from sglang_lite.constrained.trie import Int32, Place, distinct, ranges
 
 if TYPE_CHECKING:
     from sglang_lite.constrained.frames import Frame
@@ -134,9 +134,9 @@ class Measure:
         end = int(np.searchsorted(self._chars, room, "right"))
         if start >= end:
             return (*inside, None)
-        nodes = self._exits[start:end]
+        nodes = distinct(self._exits[start:end])
         rows, tokens = tables.compact(trie.tokens_at(nodes))
-        return inside[0] + rows, inside[1] + tokens, trie.place(np.sort(nodes))
+        return inside[0] + rows, inside[1] + tokens, trie.place(nodes)
 
 
 Measured = tuple[Int32, Int32, Int32]
@@ -219,10 +219,13 @@ def _below(table: TerminalTable, place: Place, state: int, close: int) -> Measur
             ended = states == start
             exits.append(nodes[ended])
             before.append(chars[ended])
-    nodes = np.concatenate(inside)
+    nodes, rooms = np.concatenate(inside), np.concatenate(room)
+    # A node below several of the place's is met several times: what needs least is written last.
+    order = np.argsort(-rooms, kind="stable")
+    nodes, rooms = nodes[order], rooms[order]
     room_of_id = np.full(table.tables.size, OUTSIDE, np.int32)
     held = trie.token_start[nodes + 1] - trie.token_start[nodes]
-    room_of_id[trie.tokens_at(nodes)] = np.repeat(np.concatenate(room), held)
+    room_of_id[trie.tokens_at(nodes)] = np.repeat(rooms, held)
     return (
         room_of_id,
         np.concatenate(exits).astype(np.int32),

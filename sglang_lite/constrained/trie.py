@@ -110,6 +110,21 @@ class Trie:
         left[at] = False
         return self.place(have[left])
 
+    def union(self, places: Sequence[Place]) -> Place:
+        """All nodes of ``places``, of which there is at least one."""
+        if len(places) == 1:
+            return places[0]
+        nodes = np.concatenate([np.asarray(place.nodes, np.int32) for place in places])
+        return self.place(distinct(nodes)) or places[0]
+
+    def beyond(self, place: Place, other: Place) -> Place | None:
+        """The nodes of ``place`` that ``other`` does not have; None where there are none."""
+        if place is other:
+            return None
+        nodes = np.asarray(place.nodes, np.int32)
+        have = np.asarray(other.nodes, np.int32)
+        return self.place(np.setdiff1d(nodes, have, assume_unique=True))
+
     def _intern(self, nodes: tuple[int, ...]) -> Place:
         found = self._interned.get(nodes)
         if found is None:

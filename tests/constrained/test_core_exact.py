@@ -6,6 +6,7 @@ import pytest
 
 from sglang_lite.constrained import CompiledGrammar, GrammarCompiler, ir
 from sglang_lite.constrained.automaton import words
+from sglang_lite.constrained.byte_dfa import text_dfa
 from sglang_lite.constrained.json_string import (
     json_char,
     json_key,
@@ -92,6 +93,10 @@ LANGUAGES: dict[str, ir.Node] = {
         ir.literal("["), ir.repeat_kinds(CLASSES, 1, 5, ir.literal(",")), ir.literal("]")
     ),
     "counted, bare": ir.counted(json_char(), 2, 5, open=b"", close=b""),
+    "counted, from places below places": ir.sequence(
+        ir.terminal(text_dfa(words(("a", "aa")))),
+        ir.counted(json_char(), 1, 2, open=b"", close=b'"'),
+    ),
     "counted, long close": ir.counted(json_char(), 0, 2, open=b"<<", close=b'":"'),
     "union": ir.union(
         ir.sequence(ir.literal("{a"), TEXT),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import product
 
-import numpy as np
 import pytest
 
-from sglang_lite.constrained import GrammarCompiler, GrammarMatcher, budget
+from sglang_lite.constrained import GrammarCompiler, GrammarMatcher, Vocabulary, budget
 from sglang_lite.constrained.compiler import CompiledGrammar
 from sglang_lite.constrained.pushdown import State
+from tests.constrained.core_reference import allowed_by_mask, allowed_by_steps
 from tests.constrained.core_vocabularies import byte_level
 
 VOCABULARY = byte_level()
@@ -33,14 +34,27 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(budget, name, 3)
 
 
+AMBIGUOUS = {
+    "classes": "root ::= (a|b|c)*\na ::= [a-m0-5]\nb ::= [f-z3-9]\nc ::= [a-d ]",
+    "runs": "root ::= (a|b|c)*\na ::= [a-z]+\nb ::= [a-z ]+\nc ::= [a-m]+",
+    "optional": "root ::= a? b? c? a? b? c? root?\na ::= [a-m]\nb ::= [f-z]\nc ::= [a-d ]",
+}
+GROWING = 'root ::= a root x | b root y | a root z | ""\na ::= [a-m]\nb ::= [f-z]\n' + "\n".join(
+    f'{name} ::= "{name}"' for name in "xyz"
+)
+
+
+def of_letters() -> Vocabulary:
+    """All texts of up to five of four letters, and longer ones of one."""
+    texts = [bytes([byte]) for byte in range(256)]
+    texts += ["".join(t).encode() for n in range(2, 6) for t in product("agm ", repeat=n)]
+    texts += [b"g" * length for length in range(6, 16)]
+    return Vocabulary([*texts, b""], eos_token_ids=[len(texts)])
+
+
 def compiled(schema: str) -> CompiledGrammar:
     # A schema of its own has automata of its own, whose states nobody else has made.
     return GrammarCompiler(VOCABULARY).compile_json_schema(schema)
-
-
-def tokens(grammar: CompiledGrammar, state: State) -> set[int]:
-    bits = np.unpackbits(grammar.mask(state).view(np.uint8), bitorder="little")
-    return set(np.flatnonzero(bits).tolist())
 
 
 @pytest.mark.usefixtures("little_work")
@@ -50,14 +64,8 @@ def test_no_byte_is_lost(schema: str) -> None:
     for _ in range(6):
         state = grammar.automaton.start
         for _ in range(25):
-            found = tokens(grammar, state)
-            exact = {
-                token
-                for token, text in enumerate(VOCABULARY.token_bytes)
-                if text and grammar.automaton.token(state, token, text) is not None
-            }
-            if state.accepting:
-                exact |= set(VOCABULARY.eos_token_ids)
+            found = allowed_by_mask(grammar, state)
+            exact = allowed_by_steps(grammar, state)
             assert found <= exact
             assert all(len(VOCABULARY.token_bytes[token]) > 1 for token in exact - found)
             cut += len(exact - found)
@@ -83,7 +91,30 @@ def test_small_terminals_that_all_share_are_never_cut(monkeypatch: pytest.Monkey
     for token, text in enumerate(VOCABULARY.token_bytes):
         if text:
             allowed = grammar.automaton.token(state, token, text) is not None
-            assert (token in tokens(grammar, state)) == allowed
+            assert (token in allowed_by_mask(grammar, state)) == allowed
+
+
+@pytest.mark.parametrize("text", AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_what_many_ways_lead_to_is_read_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two or three ways for each letter there are thousands for the longest token."""
+    monkeypatch.setattr(budget, "WALK_WORK", 100)
+    grammar = GrammarCompiler(of_letters()).compile_grammar(text)
+    state: State | None = grammar.automaton.start
+    for byte in b"gag":
+        assert state is not None
+        assert allowed_by_mask(grammar, state) == allowed_by_steps(grammar, state)
+        state = grammar.automaton.step(state, byte)
+
+
+def test_a_walk_that_grows_is_given_up_and_loses_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "WALK_WORK", 20)
+    grammar = GrammarCompiler(of_letters()).compile_grammar(GROWING)
+    state = grammar.automaton.start
+    found, exact = allowed_by_mask(grammar, state), allowed_by_steps(grammar, state)
+    assert found <= exact
+    lengths = {len(grammar.vocabulary.token_bytes[token]) for token in exact - found}
+    assert lengths
+    assert min(lengths) > 1
 
 
 def test_the_masks_of_a_grammar_share_a_purse() -> None:
