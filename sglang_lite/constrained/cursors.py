@@ -8,7 +8,7 @@ by whoever makes them, so they compare by identity.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sglang_lite.constrained.ir import LiteralSet
@@ -62,13 +62,13 @@ class Cursor:
     def _scan(self, place: Place) -> Scan:
         raise TypeError("a subclass reads tokens")
 
-    def first_bytes(self) -> list[int]:
-        """The bytes that :meth:`step` does not refuse."""
-        return [byte for byte in range(256) if self.step(byte)]
+    def first_bytes(self) -> Iterator[int]:
+        """The bytes that :meth:`step` does not refuse, rising; most want no more than two."""
+        return (byte for byte in range(256) if self.step(byte))
 
     def describe(self) -> str:
         """What may come next, in words."""
-        return f"text that begins with {describe_bytes(self.first_bytes())}"
+        return f"text that begins with {describe_bytes([*self.first_bytes()])}"
 
 
 class LiteralCursor(Cursor):
@@ -103,8 +103,8 @@ class LiteralCursor(Cursor):
             here = hop.place
         return Scan((), tokens, (((), here),) if here else ())
 
-    def first_bytes(self) -> list[int]:
-        return [self.text[self.at]]
+    def first_bytes(self) -> Iterator[int]:
+        yield self.text[self.at]
 
     def describe(self) -> str:
         return repr(self.text[self.at :].decode(errors="backslashreplace"))
@@ -163,8 +163,8 @@ class SetCursor(Cursor):
                         work.append((hop.place, start, end, depth + 1))
         return Scan((), tuple(tokens), tuple(exits))
 
-    def first_bytes(self) -> list[int]:
-        return [byte for byte, _, _ in branches(self.texts, self.low, self.high, self.depth)]
+    def first_bytes(self) -> Iterator[int]:
+        return (byte for byte, _, _ in branches(self.texts, self.low, self.high, self.depth))
 
     def describe(self) -> str:
         shown = [text[self.depth :] for text in self.texts[self.low : self.high][:8]]
@@ -239,8 +239,8 @@ class TerminalCursor(Cursor):
         """The 256 targets of the state, -1 where a byte is refused."""
         return self.table.dfa.row(self.state)
 
-    def first_bytes(self) -> list[int]:
-        return [byte for byte, target in enumerate(self.row) if target >= 0]
+    def first_bytes(self) -> Iterator[int]:
+        return (byte for byte, target in enumerate(self.row) if target >= 0)
 
 
 def set_cursor(node: LiteralSet) -> SetCursor:

@@ -143,7 +143,7 @@ class KeyCursor(Cursor):
         plan, progress = self.plan, self.progress
         ended = [i for i, cursor in enumerate(extras) if cursor is not None and cursor.nullable]
         arcs: list[Arc] = [(None, plan.extra_frames(progress, i, text)) for i in ended]
-        if any(cursor is not None and cursor.first_bytes() for cursor in extras):
+        if any(c is not None and next(c.first_bytes(), None) is not None for c in extras):
             going = plan.cursor(progress, Names((), 0, 0, 0), extras, text)
             if going is not None:
                 arcs.append((going, ()))

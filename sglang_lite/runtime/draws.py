@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from sglang_lite.runtime.logits_ops import top, totals
-
 if TYPE_CHECKING:
     from sglang_lite.runtime.sampler import SamplingRow
 
 FIRST_TOP, SECOND_TOP = 64, 4096
 """So many candidates are sorted at first, so many where these don't suffice, and then all."""
+
+BLOCK = 64
+"""The largest logits lie in blocks of so many; to find the best blocks is faster than a top-k."""
 
 
 def draw(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> np.ndarray:
@@ -43,6 +44,31 @@ def draw(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> np.ndarray:
         else:
             tokens[i] = _id_of(every[i], values[at], rank)
     return tokens
+
+
+def top(logits: torch.Tensor, count: int) -> np.ndarray:
+    """The ``count`` largest logits of each row (all, if there are fewer), falling: on a CPU."""
+    rows, size = logits.shape
+    if 4 * count * BLOCK > size:
+        pool = logits.numpy()
+    else:
+        # Whatever exceeds the count-th largest logit lies in one of the count largest blocks.
+        whole = size - size % BLOCK
+        blocks = logits[:, :whole].view(rows, -1, BLOCK)
+        best = np.argpartition(blocks.amax(dim=-1).numpy(), -count, axis=-1)[:, -count:]
+        pool = blocks.numpy()[np.arange(rows)[:, None], best].reshape(rows, -1)
+        if whole < size:
+            pool = np.concatenate([pool, logits[:, whole:].numpy()], axis=-1)
+    if count < pool.shape[1]:
+        pool = np.partition(pool, -count, axis=-1)[:, -count:]
+    return np.sort(pool, axis=-1)[:, ::-1]
+
+
+def totals(logits: torch.Tensor, temperatures: Sequence[float]) -> np.ndarray:
+    """For each row the sum of exp((logit - largest) / temperature): float64[R], on a CPU."""
+    if any(temperature != 1.0 for temperature in temperatures):
+        logits = logits / torch.tensor(temperatures)[:, None]
+    return 1.0 / torch.softmax(logits, dim=-1).amax(dim=-1).double().numpy()
 
 
 def draw_among(logits: np.ndarray, ids: np.ndarray, row: SamplingRow) -> int:

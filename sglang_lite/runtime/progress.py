@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sglang_lite.errors import EngineError
-from sglang_lite.outputs import FinishReason, Logprobs, RequestOutput
+from sglang_lite.outputs import FinishReason, Logprobs, RequestOutput, Usage
 from sglang_lite.runtime.request import LogprobLog, Request
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ def news(request: Request) -> RequestOutput | None:
         logprobs=None if log is None else _entries(log, first, last),
         prompt_logprobs=prompt_logprobs,
         finish_reason=request.finish_reason,
-        usage=copy(request.usage),
+        usage=Usage(**vars(request.usage)),
     )
 
 

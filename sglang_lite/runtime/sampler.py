@@ -13,7 +13,6 @@ import torch
 
 from sglang_lite.runtime.device import send
 from sglang_lite.runtime.draws import draw, draw_among
-from sglang_lite.runtime.logits_ops import argmax
 
 NARROW_WORDS = 64
 """A mask whose allowed ids lie in at most so many 32-bit words is turned into a list of ids."""
@@ -50,11 +49,6 @@ class SamplingRow:
         return self.temperature <= 0.0
 
     @property
-    def plain(self) -> bool:
-        """Whether it is the argmax of the logits as the model gave them."""
-        return self.greedy and self.untouched and self.allowed is None and self.mask is None
-
-    @property
     def untouched(self) -> bool:
         """Whether the logits are used as the model gave them."""
         return self.add is None and self.repetition is None and self.banned is None
@@ -65,22 +59,17 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
 
     A row whose logits are not numbers, or without a possible token, gives -1.
     """
-    tokens, device = np.full(len(rows), -1, dtype=np.int64), logits.device
-    plain = [i for i, row in enumerate(rows) if row.plain]
-    narrow = [i for i, row in enumerate(rows) if row.allowed is not None]
-    wide = [i for i, row in enumerate(rows) if row.allowed is None and not row.plain]
-    if plain:
-        tokens[plain] = _finite_argmax(_rows(logits, plain))
-    if narrow or wide:
-        logits = logits.cpu()
-    for i in narrow:
-        tokens[i] = _sample_allowed(logits[i], rows[i])
+    tokens, host = np.full(len(rows), -1, dtype=np.int64), logits.cpu()
+    wide = [i for i, row in enumerate(rows) if row.allowed is None]
     # Temporaries of a few megabytes are fetched from the system and given back at every call.
-    size = max(WORK_BYTES // (4 * logits.shape[1]), 1)
+    size = max(WORK_BYTES // (4 * host.shape[1]), 1)
     for start in range(0, len(wide), size):
         block = wide[start : start + size]
-        tokens[block] = _sample_wide(_rows(logits, block), [rows[i] for i in block])
-    return torch.from_numpy(tokens).to(device)
+        tokens[block] = _sample_wide(_rows(host, block), [rows[i] for i in block])
+    for i, row in enumerate(rows):
+        if row.allowed is not None:
+            tokens[i] = _sample_allowed(host[i], row.allowed, row)
+    return torch.from_numpy(tokens).to(logits.device)
 
 
 def allowed_ids(mask: np.ndarray) -> np.ndarray | None:
@@ -98,12 +87,6 @@ def _rows(logits: torch.Tensor, at: list[int]) -> torch.Tensor:
     if at[-1] - at[0] == len(at) - 1:
         return logits[at[0] : at[-1] + 1]
     return logits[at]
-
-
-def _finite_argmax(logits: torch.Tensor) -> np.ndarray:
-    """The id of each row's largest logit, -1 where that is not a finite number."""
-    values, ids = argmax(logits)
-    return torch.where(torch.isfinite(values), ids, -1).cpu().numpy()
 
 
 def _adjusted(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
@@ -140,10 +123,8 @@ def adjust(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
         flat.index_fill_(0, send(np.concatenate(banned), device), -torch.inf)
 
 
-def _sample_allowed(logits: torch.Tensor, row: SamplingRow) -> int:
+def _sample_allowed(logits: torch.Tensor, ids: np.ndarray, row: SamplingRow) -> int:
     """Choose among a few ids: gather their logits and forget the rest of the vocabulary."""
-    assert row.allowed is not None
-    ids = row.allowed
     if not len(ids):
         return -1
     values = _adjusted(logits[None], [row])[0].numpy()[ids]
@@ -157,23 +138,32 @@ def _sample_wide(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> np.ndarra
     """Choose from the whole vocabulary or from what packed masks leave of it."""
     logits = _adjusted(logits, rows)
     tokens = np.full(len(rows), -1, dtype=np.int64)
-    greedy = [i for i, row in enumerate(rows) if row.greedy]
-    if greedy:
-        tokens[greedy] = _finite_argmax(_rows(logits, greedy))
+    free = [i for i, row in enumerate(rows) if row.greedy or row.mask is None]
+    if free:
+        tokens[free] = _choose(_rows(logits, free), [rows[i] for i in free])
     # A greedy choice that its mask allows is right without applying the mask.
-    masked = [
-        i
+    masks = {
+        i: row.mask
         for i, row in enumerate(rows)
         if row.mask is not None and not (row.greedy and _allows(row.mask, tokens[i]))
-    ]
-    if masked:
-        logits = _masked(logits, masked, rows)
-        greedy = [i for i in masked if rows[i].greedy]
-        if greedy:
-            tokens[greedy] = _finite_argmax(_rows(logits, greedy))
-    rest = [i for i, row in enumerate(rows) if not row.greedy]
-    if rest:
-        tokens[rest] = draw(_rows(logits, rest), [rows[i] for i in rest])
+    }
+    if masks:
+        at = [*masks]
+        masked = _masked(_rows(logits, at), np.stack([*masks.values()]))
+        tokens[at] = _choose(masked, [rows[i] for i in at])
+    return tokens
+
+
+def _choose(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> np.ndarray:
+    """The tokens of rows whose logits are final."""
+    tokens = np.full(len(rows), -1, dtype=np.int64)
+    drawn = [i for i, row in enumerate(rows) if not row.greedy]
+    if drawn:
+        tokens[drawn] = draw(_rows(logits, drawn), [rows[i] for i in drawn])
+    for i, values in enumerate(logits.numpy()):
+        if rows[i].greedy:
+            best = int(values.argmax())
+            tokens[i] = best if np.isfinite(values[best]) else -1
     return tokens
 
 
@@ -181,13 +171,8 @@ def _allows(mask: np.ndarray, token: int) -> bool:
     return token >= 0 and bool(mask[token // 32] >> (token % 32) & 1)
 
 
-def _masked(logits: torch.Tensor, at: list[int], rows: Sequence[SamplingRow]) -> torch.Tensor:
-    """A copy in which the rows ``at`` are minus infinity where their masks forbid."""
-    masks = np.stack([mask for i in at if (mask := rows[i].mask) is not None])
-    bits = np.unpackbits(masks.astype("<i4").view(np.uint8), axis=1, bitorder="little")
-    forbidden = torch.from_numpy(bits[:, : logits.shape[1]] == 0).to(logits.device)
-    if len(at) == len(logits):
-        return logits.masked_fill(forbidden, -torch.inf)
-    logits = logits.clone()
-    logits[at] = logits[at].masked_fill_(forbidden, -torch.inf)
-    return logits
+def _masked(logits: torch.Tensor, masks: np.ndarray) -> torch.Tensor:
+    """A copy with minus infinity wherever a row's packed mask forbids a token."""
+    packed, width = masks.astype("<i4").view(np.uint8), logits.shape[1]
+    bits = np.unpackbits(packed, axis=1, count=width, bitorder="little").view(np.bool_)
+    return torch.where(torch.from_numpy(bits), logits, -torch.inf)
