@@ -62,16 +62,6 @@ def union(parts: Sequence[Automaton]) -> Automaton:
     return parts[0] if len(parts) == 1 else _Union(parts)
 
 
-def is_disjoint(one: Automaton, other: Automaton) -> bool:
-    """True where no text is in both languages."""
-    return not _Trimmed(_Product((_whole(one), _whole(other)), ())).alive(0)
-
-
-def includes(whole: Automaton, part: Automaton) -> bool:
-    """True where every text of ``part`` is in ``whole``."""
-    return not _Trimmed(_Product((_whole(part),), (_whole(whole),))).alive(0)
-
-
 def _whole(automaton: Automaton) -> Automaton:
     """The same language, perhaps with dead states, which do no harm in a product that is searched.
 

@@ -7,7 +7,6 @@ only ("json-canonical"), so that no escape smuggles a declared name past its sch
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache, lru_cache
 from json.encoder import encode_basestring
 
@@ -100,8 +99,3 @@ def whitespace(maximum: int) -> TextDFA:
 def encode_key(name: str) -> bytes:
     """The canonical JSON text of a key or string, quotes included."""
     return encode_basestring(name).encode()
-
-
-def encode_strings(texts: Iterable[str]) -> list[bytes]:
-    """The canonical JSON texts of many strings."""
-    return [encode_key(text) for text in texts]

@@ -15,7 +15,7 @@ from typing import Any
 
 from sglang_lite.constrained import budget, ir
 from sglang_lite.constrained.automaton import DEAD, Automaton, EmptyLanguage, Remainder, repeated
-from sglang_lite.constrained.byte_dfa import TextDFA, text_dfa
+from sglang_lite.constrained.byte_dfa import text_dfa
 from sglang_lite.constrained.charset import CharSet
 from sglang_lite.constrained.lookaround import look_automaton
 from sglang_lite.constrained.regex_ast import (
@@ -233,11 +233,6 @@ def search(pattern: str) -> Automaton:
     automaton = tree_automaton(searching(parse(pattern, "", "ecma")))
     automaton._source = (search, (pattern,))
     return automaton
-
-
-def compile_regex(pattern: str, flags: str = "") -> TextDFA:
-    """The UTF-8 bytes of the texts that ``pattern`` matches as a whole (see :func:`full_match`)."""
-    return text_dfa(full_match(pattern, flags), "utf8", False)
 
 
 def lower_regex(pattern: str) -> ir.Language:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from sglang_lite.constrained.byte_dfa import text_dfa
 from sglang_lite.constrained.charset import char_set
-from sglang_lite.constrained.regex import compile_regex, full_match, lower_regex
+from sglang_lite.constrained.regex import full_match, lower_regex
 from sglang_lite.constrained.regex_sets import ignore_case, python_class
 from sglang_lite.errors import GrammarTooComplex, InvalidRegex
 from tests.constrained.regex_samples import patterns, texts
@@ -220,11 +221,11 @@ def test_bombs_are_refused_with_the_figure(pattern: str) -> None:
 
 
 def test_bytes_of_a_character_may_come_one_by_one() -> None:
-    dfa = compile_regex("[é-😀]+")
+    dfa = text_dfa(full_match("[é-😀]+"))
     assert dfa.matches("é€😀".encode())
     for invalid in (b"\xc0\x80", b"\xe0\x80\x80", b"\xf0\x80\x80\x80", b"\xed\xa0\x80", b"\xc3"):
         assert not dfa.matches(invalid)
-    assert not compile_regex("(?s).*").matches(b"\xf4\x90\x80\x80")
+    assert not text_dfa(full_match("(?s).*")).matches(b"\xf4\x90\x80\x80")
 
 
 def test_a_sequence_of_one_class_is_counted() -> None:
