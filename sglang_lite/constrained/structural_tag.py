@@ -16,23 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sglang_lite.constrained import budget, ir
-from sglang_lite.constrained.automaton import Automaton, any_text
-from sglang_lite.constrained.byte_dfa import text_dfa
-from sglang_lite.constrained.free_text import free_text
 from sglang_lite.constrained.grammar import lower_grammar
 from sglang_lite.constrained.grammar_expression import MAX_REPEAT, repeat_node
 from sglang_lite.constrained.grammar_rules import Rules
-from sglang_lite.constrained.lengths import bounded
 from sglang_lite.constrained.tag_fields import Fields
+from sglang_lite.constrained.tag_text import check_keywords, text_until
 from sglang_lite.constraint import JsonSchema
 from sglang_lite.errors import GrammarTooComplex, InvalidGrammar, InvalidRequest
 
 MAX_DEPTH = 50
 """Deepest nesting of formats."""
-MAX_KEYWORDS = 1000
-"""Most triggers, ends and excluded texts of one free text."""
-MAX_TRIGGERS = 100
-"""Most triggers and ends of one: each is an automaton of its own."""
 
 _TOKEN_LEVEL = (
     "token",
@@ -270,44 +263,16 @@ class _Lowering:
         It closes with one of ``ends``; without any, it may stop anywhere.
         """
         keywords = tuple(sorted({*after, *ends}))
-        _check_keywords(fields, keywords, excludes)
+        check_keywords(fields, keywords, excludes)
         excluded = tuple(sorted(excludes))
         rule = ir.Ref(f"text {next(self._numbers)}")
-        nodes = [_text(keywords, end, excluded, maximum) for end in ends or (None,)]
+        nodes = [text_until(keywords, end, excluded, maximum) for end in ends or (None,)]
         for keyword, node in after.items():
             again = rule if loop else _one_of(ends)
-            text = _text(keywords, keyword, excluded, maximum)
+            text = text_until(keywords, keyword, excluded, maximum)
             nodes.append(ir.sequence(text, node, again))
         self.rules.add(rule.name, ir.union(*nodes))
         return rule
-
-
-def _text(
-    keywords: tuple[str, ...], last: str | None, excludes: tuple[str, ...], maximum: int | None
-) -> ir.Node:
-    """Free text without ``keywords`` and ``excludes``, then ``last`` if there is one."""
-    automaton: Automaton = any_text()
-    if keywords or excludes:
-        automaton = free_text(keywords, last, excludes)
-    if maximum is not None:
-        automaton = bounded(automaton, 0, maximum + len(last or ""))
-    return ir.terminal(text_dfa(automaton))
-
-
-def _check_keywords(fields: Fields, keywords: Sequence[str], excludes: Sequence[str]) -> None:
-    """Refuse a keyword that can never be met first, because another word is inside it."""
-    words = len(keywords) + len(excludes)
-    if words > MAX_KEYWORDS:
-        raise GrammarTooComplex(f"{words} triggers, ends and excluded texts in one free text")
-    if len(keywords) > MAX_TRIGGERS:
-        raise GrammarTooComplex(
-            f"{len(keywords)} triggers and ends in one free text; at most {MAX_TRIGGERS}"
-        )
-    for inner in (*keywords, *excludes):
-        for outer in keywords:
-            place = outer.find(inner)
-            if place >= 0 and (inner in excludes or place < len(outer) - len(inner)):
-                raise fields.error(f"'{outer}' contains '{inner}', so it can never be met")
 
 
 def _by_trigger(fields: Fields, triggers: list[str], tags: list[Tag]) -> dict[str, ir.Node]:

@@ -1,8 +1,8 @@
 """JSON Schema to the intermediate representation, each keyword exactly or refused by name.
 
-The way of a schema: ``document`` (nodes, drafts, references), ``keywords`` and ``applicators``
-(what one node says, as ``records``), ``intersect`` and ``negate`` (their algebra), ``normalise``
-(all keywords of a node together), ``lower`` (records to IR nodes).
+The way of a schema: ``document`` (nodes, drafts, references), ``keywords``, ``assertions`` and
+``applicators`` (what one node says, as ``records``), ``intersect`` and ``negate`` (their algebra),
+``normalise`` (all keywords of a node together), ``lower`` (records to IR nodes).
 """
 
 from __future__ import annotations

@@ -7,10 +7,7 @@ schema and recursion ends.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -24,14 +21,8 @@ from sglang_lite.constrained.json_schema.drafts import (
     draft_of,
     misspelling,
 )
-from sglang_lite.errors import GrammarTooComplex, InvalidSchema, UnsupportedSchema
-
-MAX_BYTES = 8 << 20
-"""Size of a schema's text above which it is refused."""
-MAX_EXPONENT = 400
-"""Largest power of ten in a number of a schema."""
-
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+from sglang_lite.constrained.json_schema.schema_text import read
+from sglang_lite.errors import InvalidSchema, UnsupportedSchema
 
 
 class Node:
@@ -91,20 +82,7 @@ class Document:
     """
 
     def __init__(self, text: str) -> None:
-        if len(text) > MAX_BYTES:
-            raise GrammarTooComplex(f"JSON Schema of {len(text)} characters; at most {MAX_BYTES}")
-        try:
-            root = _DECODER.decode(text)
-        except RecursionError:
-            raise GrammarTooComplex("JSON Schema nested too deeply to be read") from None
-        except GrammarTooComplex:
-            raise
-        except ValueError as error:
-            raise InvalidSchema("", f"not JSON: {error}") from None
-        if not isinstance(root, (dict, bool)):
-            raise InvalidSchema("", "a schema is an object or a boolean")
-        if not _is_unicode(text, root):
-            raise InvalidSchema("", "a lone surrogate is not a character")
+        root = read(text)
         self._nodes: dict[int, Node] = {}
         self._resources: dict[str, Resource] = {}
         self._indexed = False
@@ -282,32 +260,6 @@ class Document:
                 for name, item in value.items():
                     if isinstance(item, dict):
                         yield self.below(node, item, (keyword, name))
-
-
-def _is_unicode(text: str, root: Any) -> bool:
-    """False where a lone surrogate stands in the text or is written as an escape."""
-    try:
-        if not text.isascii():
-            text.encode()
-        if "\\u" in text and _SURROGATE.search(text):
-            json.dumps(root, ensure_ascii=False, default=str).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _decimal(text: str) -> Decimal:
-    value = Decimal(text)
-    if value and abs(value.adjusted()) > MAX_EXPONENT:
-        raise GrammarTooComplex(f"the number {text} has more than {MAX_EXPONENT} digits")
-    return value
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_float=_decimal, parse_constant=_no_constant)
 
 
 def _place(token: str) -> int:
