@@ -60,15 +60,22 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
     A row whose logits are not numbers, or without a possible token, gives -1.
     """
     tokens, host = np.full(len(rows), -1, dtype=np.int64), logits.cpu()
-    wide = [i for i, row in enumerate(rows) if row.allowed is None]
+    wide = []
+    for i, (values, row) in enumerate(zip(host.numpy(), rows, strict=True)):
+        if row.allowed is not None:
+            tokens[i] = _sample_allowed(host[i], row.allowed, row)
+            continue
+        if row.greedy and row.untouched:
+            tokens[i] = best = _finite_argmax(values)
+            # A choice that its mask allows is right without applying the mask.
+            if best < 0 or row.mask is None or row.mask[best // 32] >> (best % 32) & 1:
+                continue
+        wide.append(i)
     # Temporaries of a few megabytes are fetched from the system and given back at every call.
     size = max(WORK_BYTES // (4 * host.shape[1]), 1)
     for start in range(0, len(wide), size):
         block = wide[start : start + size]
         tokens[block] = _sample_wide(_rows(host, block), [rows[i] for i in block])
-    for i, row in enumerate(rows):
-        if row.allowed is not None:
-            tokens[i] = _sample_allowed(host[i], row.allowed, row)
     return torch.from_numpy(tokens).to(logits.device)
 
 
@@ -128,51 +135,38 @@ def _sample_allowed(logits: torch.Tensor, ids: np.ndarray, row: SamplingRow) -> 
     if not len(ids):
         return -1
     values = _adjusted(logits[None], [row])[0].numpy()[ids]
-    best = int(values.argmax())
-    if not np.isfinite(values[best]):
+    best = _finite_argmax(values)
+    if best < 0:
         return -1
     return int(ids[best]) if row.greedy else draw_among(values, ids, row)
 
 
 def _sample_wide(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> np.ndarray:
     """Choose from the whole vocabulary or from what packed masks leave of it."""
-    logits = _adjusted(logits, rows)
-    tokens = np.full(len(rows), -1, dtype=np.int64)
-    free = [i for i, row in enumerate(rows) if row.greedy or row.mask is None]
-    if free:
-        tokens[free] = _choose(_rows(logits, free), [rows[i] for i in free])
-    # A greedy choice that its mask allows is right without applying the mask.
-    masks = {
-        i: row.mask
-        for i, row in enumerate(rows)
-        if row.mask is not None and not (row.greedy and _allows(row.mask, tokens[i]))
-    }
-    if masks:
-        at = [*masks]
-        masked = _masked(_rows(logits, at), np.stack([*masks.values()]))
-        tokens[at] = _choose(masked, [rows[i] for i in at])
-    return tokens
-
-
-def _choose(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> np.ndarray:
-    """The tokens of rows whose logits are final."""
+    logits = _masked(_adjusted(logits, rows), rows)
     tokens = np.full(len(rows), -1, dtype=np.int64)
     drawn = [i for i, row in enumerate(rows) if not row.greedy]
     if drawn:
         tokens[drawn] = draw(_rows(logits, drawn), [rows[i] for i in drawn])
-    for i, values in enumerate(logits.numpy()):
-        if rows[i].greedy:
-            best = int(values.argmax())
-            tokens[i] = best if np.isfinite(values[best]) else -1
+    for i, row in enumerate(rows):
+        if row.greedy:
+            tokens[i] = _finite_argmax(logits[i].numpy())
     return tokens
 
 
-def _allows(mask: np.ndarray, token: int) -> bool:
-    return token >= 0 and bool(mask[token // 32] >> (token % 32) & 1)
+def _finite_argmax(values: np.ndarray) -> int:
+    """The first of the largest, or -1 if that is not a finite number."""
+    best = int(values.argmax())
+    return best if np.isfinite(values[best]) else -1
 
 
-def _masked(logits: torch.Tensor, masks: np.ndarray) -> torch.Tensor:
-    """A copy with minus infinity wherever a row's packed mask forbids a token."""
-    packed, width = masks.astype("<i4").view(np.uint8), logits.shape[1]
+def _masked(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
+    """The logits with minus infinity where packed masks forbid; a copy where there are any."""
+    width = logits.shape[1]
+    if all(row.mask is None for row in rows):
+        return logits
+    everything = np.full(-(-width // 32), -1, dtype=np.int32)
+    masks = np.stack([everything if row.mask is None else row.mask for row in rows])
+    packed = masks.astype("<i4").view(np.uint8)
     bits = np.unpackbits(packed, axis=1, count=width, bitorder="little").view(np.bool_)
     return torch.where(torch.from_numpy(bits), logits, -torch.inf)
