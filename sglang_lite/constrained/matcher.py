@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sglang_lite.constrained.compiler import CompiledGrammar
+from sglang_lite.constrained.compiled import CompiledGrammar
 from sglang_lite.constrained.states import State
 from sglang_lite.errors import InvalidRequest
 

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from sglang_lite.constrained import GrammarCompiler, GrammarMatcher, Vocabulary, budget
-from sglang_lite.constrained.compiler import CompiledGrammar
+from sglang_lite.constrained.compiled import CompiledGrammar
 from sglang_lite.constrained.pushdown import State
 from tests.constrained.core_reference import allowed_by_mask, allowed_by_steps
 from tests.constrained.core_vocabularies import byte_level
