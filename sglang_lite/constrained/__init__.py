@@ -13,7 +13,8 @@ The names follow xgrammar's::
 No torch here: masks are numpy arrays.
 """
 
-from sglang_lite.constrained.compiler import CompiledGrammar, GrammarCompiler, Limits
+from sglang_lite.constrained.compiled import CompiledGrammar, Limits
+from sglang_lite.constrained.compiler import GrammarCompiler
 from sglang_lite.constrained.matcher import (
     GrammarMatcher,
     allocate_token_bitmask,

@@ -278,28 +278,6 @@ class _Parser(Scanner):
             self.flags = flags
             self.skip_ignored()
 
-    def read_flags(self, start: int, leading: bool = False) -> frozenset[str] | None:
-        """The flags inside ``(?aims-x:``, or of ``(?aims)`` if ``leading``; else None."""
-        end = self.at
-        while end < len(self.pattern) and self.pattern[end] not in ":)":
-            end += 1
-        text = self.pattern[self.at : end]
-        stop = self.pattern[end : end + 1]
-        on, minus, off = text.partition("-")
-        if not stop or not on + off or set(on + off) - set("aiLmsux") or (minus and not off):
-            raise self.error("unknown extension", start)
-        if "L" in on + off or set(off) & set("au"):
-            raise self.error("flag L is refused, and a and u cannot be turned off", start)
-        if {"a", "u"} <= set(on):
-            raise self.error("flags a and u are incompatible", start)
-        if self.ecma and set(on + off) - set("is"):
-            raise self.error("only the flags i and s can be set in this dialect", start)
-        if (stop == ":") == leading or (stop == ")" and minus):
-            return None
-        self.at = end + 1
-        flags = self.flags | set(on)
-        return (flags - {"a"} if "u" in on else flags) - set(off)
-
 
 @lru_cache(maxsize=2048)
 def _chars(members: CharSet) -> Node:

@@ -12,7 +12,7 @@ import pytest
 
 from sglang_lite.constrained import GrammarCompiler, GrammarMatcher, allocate_token_bitmask, ir
 from sglang_lite.constrained.byte_dfa import text_dfa
-from sglang_lite.constrained.compiler import CompiledGrammar, Limits
+from sglang_lite.constrained.compiled import CompiledGrammar, Limits
 from sglang_lite.constrained.json_schema import lower_json_schema
 from sglang_lite.constrained.regex import full_match, lower_regex
 from sglang_lite.constrained.writable import TrimmedDFA, writable

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sglang_lite.constrained import CompiledGrammar, GrammarCompiler, GrammarMatcher
-from sglang_lite.constrained.compiler import Limits
+from sglang_lite.constrained.compiled import Limits
 from sglang_lite.errors import ConstraintError, InvalidRequest
 from tests.constrained.core_reference import allowed_by_mask
 from tests.constrained.core_vocabularies import byte_level
