@@ -26,10 +26,8 @@ from sglang_lite.constrained.charset import (
     refine,
     refine_partitions,
 )
-from sglang_lite.errors import GrammarTooComplex
 
 DEAD = -1
-MAX_STATES = 100_000
 
 
 class EmptyLanguage(ValueError):
@@ -143,8 +141,8 @@ class Automaton:
         state = self._ids.get(key)
         if state is None:
             state = len(self._keys)
-            if state >= MAX_STATES:
-                raise GrammarTooComplex(f"an automaton has more than {MAX_STATES} states")
+            if state >= budget.AUTOMATON_STATES:
+                budget.overfull("an automaton")
             self._keys.append(key)
             self._arcs.append(None)
             self._ids[key] = state
@@ -200,7 +198,7 @@ class Automaton:
             text, state = todo.pop()
             if self.accepts(state):
                 texts.append(text)
-            if len(text) > MAX_STATES or len(texts) + len(todo) > limit:
+            if len(text) > budget.AUTOMATON_STATES or len(texts) + len(todo) > limit:
                 return None
             arcs = self.arcs(state)
             for number, target in enumerate(arcs.targets):

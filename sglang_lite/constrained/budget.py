@@ -31,6 +31,9 @@ LEAST_WORK = 200
 """What each terminal of a mask is granted, however much the others took."""
 
 
+AUTOMATON_STATES = 100_000
+"""States of one automaton, which grammars may share: beyond it only those that texts come to."""
+
 WALK_WORK = 2_000
 """Places at which one walk over the trie may read a leaf of the grammar."""
 
@@ -49,19 +52,19 @@ class Meter:
     __slots__ = ("bounded", "purse")
 
     def __init__(self, bounded: bool = True) -> None:
-        """Not ``bounded``: nothing is counted, nothing cut short."""
+        """Not ``bounded``: nothing is cut short, where single bytes would not stand for tokens."""
         self.bounded = bounded
         self.purse = GRAMMAR_WORK
 
     def __enter__(self) -> None:
-        if self.bounded:
-            _work.meter = self
+        _work.meter = self
 
     def __exit__(self, *_: object) -> None:
         _work.meter = None
         if _work.spent:
             # Threads may overwrite each other's count: it is a bound on memory, not a book.
-            self.purse -= _work.spent
+            if self.bounded:
+                self.purse -= _work.spent
             _work.spent = 0
 
     @property
@@ -106,7 +109,9 @@ def cut_short() -> AbstractContextManager[None]:
     small, are never cut because of one that is large.
     """
     meter = _work.meter
-    return _Ending(None if meter is None else max(meter.allowed, _work.spent + LEAST_WORK))
+    if meter is None or not meter.bounded:
+        return _Ending(None)
+    return _Ending(max(meter.allowed, _work.spent + LEAST_WORK))
 
 
 def granted() -> AbstractContextManager[None]:
@@ -124,9 +129,23 @@ def spend(states: int = 1) -> None:
 
 
 def work_left() -> int | None:
-    """What is left to the mask around, perhaps less than nothing; None where none is made."""
+    """What is left to the mask around, perhaps less than nothing; None where nothing bounds it."""
     meter = _work.meter
-    return None if meter is None else meter.allowed - _work.spent
+    return meter.allowed - _work.spent if meter is not None and meter.bounded else None
+
+
+def overfull(kind: str) -> None:
+    """An automaton is to have more than ``AUTOMATON_STATES`` states.
+
+    Compiling raises :class:`GrammarTooComplex`, a mask is cut short.  What a text needs to go on is
+    made all the same: no choice of a model is an error.  Its grammar then counts as used up.
+    """
+    meter = _work.meter
+    if meter is None:
+        raise GrammarTooComplex(f"{kind} has more than {AUTOMATON_STATES} states")
+    meter.purse = min(meter.purse, 0)
+    if _work.end is not None:
+        raise OutOfWork
 
 
 class _Clock:

@@ -14,9 +14,7 @@ from sglang_lite.constrained.dfa import Targets
 from sglang_lite.constrained.encoding import Encoding, Node, Row, first_row
 from sglang_lite.constrained.ir import Bound, ByteDFA
 from sglang_lite.constrained.lengths import Bounded
-from sglang_lite.errors import GrammarTooComplex
 
-MAX_STATES = 100_000
 ROW_BYTES, STATE_BYTES = 2200, 800
 """Rough memory of a row, and of a state with its arcs and what its automaton knows of it."""
 _NOWHERE = Row([0] * 256, ())
@@ -222,8 +220,8 @@ class TextDFA(ByteDFA):
         state = self._ids.get(key)
         if state is None:
             state = len(self._keys)
-            if state >= MAX_STATES:
-                raise GrammarTooComplex(f"a byte automaton has more than {MAX_STATES} states")
+            if state >= budget.AUTOMATON_STATES:
+                budget.overfull("a byte automaton")
             self._keys.append(key)
             self._rows.append(None)
             self._ids[key] = state

@@ -202,7 +202,8 @@ class GrammarMatcher:
         """The forced bytes, and the state after them."""
         state, text = self._state, bytearray()
         while not (state.accepting or self._terminated) and len(text) < MAX_JUMP:
-            byte = _only_byte(state)
+            with self.compiled.automaton.meter:
+                byte = _only_byte(state)
             if byte is None:
                 break
             following = self.compiled.automaton.step(state, byte)
@@ -276,7 +277,8 @@ class GrammarMatcher:
         """What may come next, in words, one alternative an item."""
         if self._terminated:
             return ["nothing: the text has ended"]
-        found = [c.cursor.describe() for c in self._state.configurations]
+        with self.compiled.automaton.meter:
+            found = [c.cursor.describe() for c in self._state.configurations]
         if self._state.accepting:
             found.append("the end of the text")
         return list(dict.fromkeys(found))

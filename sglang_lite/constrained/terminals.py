@@ -150,9 +150,14 @@ class TerminalTable:
 
     def _reach(self, place: Place, state: int) -> Reach:
         row, walks = self.dfa.row(state), self.walks
-        walks.by_byte.flag(state)
-        with budget.cut_short():
-            return self._reach_on(place, state, row, walks)
+        if max(state, *row) < budget.AUTOMATON_STATES:
+            walks.by_byte.flag(state)
+            try:
+                with budget.cut_short():
+                    return self._reach_on(place, state, row, walks)
+            except budget.OutOfWork:
+                pass  # before the first byte
+        return walks.one_byte(place, row)
 
     def _reach_on(self, place: Place, state: int, row: Sequence[int], walks: Walks) -> Reach:
         """By the way that is cheapest.
@@ -187,6 +192,8 @@ class TerminalTable:
 
     def _bounded(self, bound: Bound) -> Reach:
         """As the automaton without the bound, less what is too long or too short."""
+        if max(bound.state, *bound.dfa.row(bound.state)) >= budget.AUTOMATON_STATES:
+            raise budget.OutOfWork
         profile = self.tables.terminal(bound.dfa).profile(bound.state, bound.boundary)
         with budget.granted():
             return profile.reach(profile.fitting(bound))

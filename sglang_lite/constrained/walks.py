@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -94,6 +95,15 @@ class Walks:
 
     def _reached(self, inside: Int32, exits: Int32) -> Reach:
         return Reach(*self.tables.compact(self.tables.trie.tokens_at(inside)), exits)
+
+    def one_byte(self, place: Place, row: Sequence[int]) -> Reach:
+        """The tokens of one byte below ``place``, and its exits, of a state with this ``row``."""
+        trie, accepts = self.tables.trie, self.dfa.accepts
+        children = trie.children(np.asarray(place.nodes, np.int32))
+        targets = np.array(row, np.int32)[trie.byte[children]]
+        ended = [accepts(target) if target >= 0 else False for target in targets.tolist()]
+        exits = children[ended]
+        return self._reached(children[(targets >= 0) & ~np.array(ended, np.bool_)], exits)
 
     def level_by_level(self, nodes: Int32, states: Int32) -> Reach:
         """The same below ``nodes``, each read from its own of ``states``."""

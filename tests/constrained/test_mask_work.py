@@ -11,6 +11,8 @@ import pytest
 from sglang_lite.constrained import GrammarCompiler, GrammarMatcher, Vocabulary, budget
 from sglang_lite.constrained.compiled import CompiledGrammar
 from sglang_lite.constrained.pushdown import State
+from sglang_lite.constrained.regex import full_match
+from sglang_lite.errors import GrammarTooComplex
 from tests.constrained.core_reference import allowed_by_mask, allowed_by_steps
 from tests.constrained.core_vocabularies import byte_level
 
@@ -135,6 +137,37 @@ def test_the_masks_of_a_grammar_share_a_purse() -> None:
                 budget.spend()
     assert budget.work_left() is None
     assert meter.purse == -budget.LEAST_WORK - 1
+
+
+@pytest.mark.parametrize("schema", PATTERNS.values(), ids=PATTERNS)
+def test_a_full_automaton_goes_on_with_the_text(
+    schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammar, draw, cut = compiled(schema), random.Random(7), 0
+    monkeypatch.setattr(budget, "AUTOMATON_STATES", 30)
+    vocabulary = grammar.vocabulary
+    for _ in range(6):
+        matcher = GrammarMatcher(grammar)
+        for _ in range(25):
+            state = matcher._state
+            found, exact = allowed_by_mask(grammar, state), allowed_by_steps(grammar, state)
+            assert found <= exact
+            assert all(len(vocabulary.token_bytes[token]) > 1 for token in exact - found)
+            cut += len(exact - found)
+            assert matcher.describe()
+            matcher.find_jump_forward_string()
+            ways = sorted(found - set(vocabulary.eos_token_ids))
+            if not ways:
+                break
+            assert matcher.accept_token(draw.choice(ways))
+    assert cut > 0
+    assert grammar.used_up
+
+
+def test_a_full_automaton_is_an_error_while_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "AUTOMATON_STATES", 30)
+    with pytest.raises(GrammarTooComplex, match="an automaton has more than 30 states"):
+        full_match("a{1,40}b").matches("a" * 40)
 
 
 @pytest.mark.parametrize("schema", PATTERNS.values(), ids=PATTERNS)
