@@ -31,7 +31,7 @@ class Call:
     * ``prompt``: a text or several; or else ``input_ids``, one prompt's token ids or several.  A
       text may hold control tokens, and gets BOS where the tokenizer adds one.
     * ``sampling_params``, ``rid``: one for all prompts, or a list.
-    * ``return_logprob`` and what follows it: see
+    * ``return_logprob``, what follows it, ``priority`` and ``cache_salt``: see
       :class:`~sglang_lite.runtime.messages.GenerateRequest`; with ``return_text_in_logprobs``
       each token's text is there too.
     * ``stream``: give an iterator of results as they grow.
@@ -48,6 +48,8 @@ class Call:
     return_text_in_logprobs: bool = False
     stream: bool = False
     rid: str | Sequence[str] | None = None
+    priority: int = 0
+    cache_salt: str = ""
 
 
 @dataclass
@@ -65,6 +67,12 @@ class Batch:
     @classmethod
     def of(cls, call: Call, tokenizer: Tokenizer) -> Batch:
         """Check and tokenise.  Raises :class:`InvalidRequest`."""
+        for flag in ("stream", "return_text_in_logprobs"):
+            if not isinstance(value := getattr(call, flag), bool):
+                raise InvalidRequest(flag, value, "True or False")
+        chosen = call.token_ids_logprob
+        if chosen is not None:
+            chosen = _listed("token_ids_logprob", chosen, "a list of token ids", empty=True)
         prompts, is_list = _prompts(tokenizer, call.prompt, call.input_ids)
         params = _per_prompt("sampling_params", call.sampling_params, len(prompts))
         rids = _per_prompt("rid", call.rid, len(prompts))
@@ -74,11 +82,13 @@ class Batch:
             GenerateRequest(
                 input_ids=tuple(ids),
                 sampling_params=_params(given),
-                rid=name or uuid.uuid4().hex,
+                rid=uuid.uuid4().hex if name in (None, "") else name,
                 return_logprob=call.return_logprob,
                 logprob_start_len=call.logprob_start_len,
                 top_logprobs_num=call.top_logprobs_num,
-                token_ids_logprob=tuple(call.token_ids_logprob or ()),
+                token_ids_logprob=tuple(chosen or ()),
+                priority=call.priority,
+                cache_salt=call.cache_salt,
             )
             for ids, given, name in zip(prompts, params, rids, strict=True)
         ]
@@ -251,19 +261,25 @@ def _prompts(
     if (prompt is None) == (input_ids is None):
         raise InvalidRequest("prompt", prompt, "a text or a list of texts, or else input_ids")
     if input_ids is not None:
-        ids = list(input_ids)
-        if not ids:
-            raise InvalidRequest("input_ids", input_ids, "at least one token id")
+        accepted = "a list of token ids, or several such lists"
+        ids = _listed("input_ids", input_ids, accepted)
         if isinstance(ids[0], int):
-            return [ids], False  # type: ignore[list-item]
-        return ids, True  # type: ignore[return-value]
-    texts = [prompt] if isinstance(prompt, str) else list(prompt or ())
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise InvalidRequest("prompt", prompt, "a text or a list of texts")
+            return [ids], False
+        return [_listed("input_ids", each, accepted, empty=True) for each in ids], True
+    accepted = "a text or a list of texts"
+    texts = [prompt] if isinstance(prompt, str) else _listed("prompt", prompt, accepted)
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest("prompt", prompt, accepted)
     encoded = [
         tokenizer.encode(text, add_special_tokens=True, parse_special=True) for text in texts
     ]
     return list(encoded), not isinstance(prompt, str)
+
+
+def _listed(name: str, value: Any, accepted: str, *, empty: bool = False) -> list[Any]:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not (value or empty):
+        raise InvalidRequest(name, value, accepted)
+    return list(value)
 
 
 def _per_prompt(name: str, value: Any, count: int) -> list[Any]:

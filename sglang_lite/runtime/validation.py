@@ -15,6 +15,7 @@ MAX_CHOSEN_LOGPROBS = 1024
 
 def check_request(request: GenerateRequest, vocab_size: int, config: EngineConfig) -> None:
     """Refuse what cannot work.  Raises :class:`InvalidRequest`, :class:`PromptTooLong`."""
+    _check_types(request)
     params = request.sampling_params
     prompt_len = len(request.input_ids)
     if prompt_len == 0:
@@ -31,6 +32,19 @@ def check_request(request: GenerateRequest, vocab_size: int, config: EngineConfi
     limit = min(config.context_length, config.max_total_tokens)
     if prompt_len + (0 if wanted == 0 else 1) > limit:
         raise PromptTooLong(prompt_len, 1 if wanted is None else wanted, limit)
+
+
+def _check_types(request: GenerateRequest) -> None:
+    """A float that passes for a count would only fail inside a step, which others share."""
+    for name in ("logprob_start_len", "top_logprobs_num", "priority"):
+        value = getattr(request, name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InvalidRequest(name, value, "an integer")
+    for name in ("rid", "cache_salt"):
+        if not isinstance(value := getattr(request, name), str):
+            raise InvalidRequest(name, value, "a str")
+    if not isinstance(request.return_logprob, bool):
+        raise InvalidRequest("return_logprob", request.return_logprob, "True or False")
 
 
 def _check_logprobs(request: GenerateRequest, prompt_len: int) -> None:
@@ -50,5 +64,5 @@ def _check_logprobs(request: GenerateRequest, prompt_len: int) -> None:
 
 def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
     for token in ids:
-        if not isinstance(token, int) or not 0 <= token < vocab_size:
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab_size:
             raise InvalidRequest(name, token, f"ids from 0 to {vocab_size - 1}")
