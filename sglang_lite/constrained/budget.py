@@ -148,6 +148,12 @@ def overfull(kind: str) -> None:
         raise OutOfWork
 
 
+def beyond(state: int) -> bool:
+    """True for a state that arrays, which grow with its number, are not to be made for."""
+    meter = _work.meter
+    return state >= AUTOMATON_STATES and (meter is None or meter.bounded)
+
+
 class _Clock:
     """The end of a compilation's time, and of the search that runs, if one does.
 

@@ -47,8 +47,8 @@ class ByteMoves:
             self.flag(int(states.max(initial=DEAD)))
             for state in each(states[~self._known[states]]):
                 row = self._dfa.array(state)
-                if row.max() >= budget.AUTOMATON_STATES:
-                    raise budget.OutOfWork  # not to be indexed: arrays grow with the numbers
+                if budget.beyond(int(row.max())):
+                    raise budget.OutOfWork
                 # Room for the targets first: a state in an array has a row in the others.
                 self.flag(int(row.max()))
                 self._targets[state * 256 : (state + 1) * 256] = row

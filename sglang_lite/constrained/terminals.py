@@ -150,7 +150,7 @@ class TerminalTable:
 
     def _reach(self, place: Place, state: int) -> Reach:
         row, walks = self.dfa.row(state), self.walks
-        if max(state, *row) < budget.AUTOMATON_STATES:
+        if not budget.beyond(max(state, *row)):
             walks.by_byte.flag(state)
             try:
                 with budget.cut_short():
@@ -192,7 +192,7 @@ class TerminalTable:
 
     def _bounded(self, bound: Bound) -> Reach:
         """As the automaton without the bound, less what is too long or too short."""
-        if max(bound.state, *bound.dfa.row(bound.state)) >= budget.AUTOMATON_STATES:
+        if budget.beyond(max(bound.state, *bound.dfa.row(bound.state))):
             raise budget.OutOfWork
         profile = self.tables.terminal(bound.dfa).profile(bound.state, bound.boundary)
         with budget.granted():

@@ -14,7 +14,7 @@ from sglang_lite.constrained.pushdown import State
 from sglang_lite.constrained.regex import full_match
 from sglang_lite.errors import GrammarTooComplex
 from tests.constrained.core_reference import allowed_by_mask, allowed_by_steps
-from tests.constrained.core_vocabularies import byte_level
+from tests.constrained.core_vocabularies import byte_level, without_some_bytes
 
 VOCABULARY = byte_level()
 PATTERNS = {
@@ -162,6 +162,22 @@ def test_a_full_automaton_goes_on_with_the_text(
             assert matcher.accept_token(draw.choice(ways))
     assert cut > 0
     assert grammar.used_up
+
+
+def test_without_single_bytes_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def masks() -> list[bytes]:
+        # A vocabulary of its own has tables of its own.
+        grammar = GrammarCompiler(without_some_bytes()).compile_regex("(abc|xy?z){20}")
+        matcher, found = GrammarMatcher(grammar), []
+        for character in "abcxyz" * 6:
+            found.append(matcher.next_token_mask.tobytes())
+            assert matcher.accept_string(character)
+        return found
+
+    expected = masks()
+    for name in ("AUTOMATON_STATES", "MASK_WORK", "LEAST_WORK", "WALK_WORK"):
+        monkeypatch.setattr(budget, name, 3)
+    assert masks() == expected
 
 
 def test_a_full_automaton_is_an_error_while_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
