@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import functools
 import gc
-import inspect
 import logging
 import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from sglang_lite.constraint import Constraint
 from sglang_lite.errors import InvalidRequest
@@ -26,6 +25,7 @@ from sglang_lite.runtime.engine_args import EngineArgs, refuse_loading_options
 from sglang_lite.runtime.late_compiler import LateCompiler
 from sglang_lite.runtime.messages import GenerateRequest
 from sglang_lite.runtime.output_stream import OutputStream
+from sglang_lite.runtime.signatures import takes
 from sglang_lite.runtime.tokenizer import Tokenizer
 from sglang_lite.runtime.validation import check_request
 
@@ -35,38 +35,6 @@ if TYPE_CHECKING:
     from sglang_lite.runtime.models.base import Model
 
 log = logging.getLogger("sglang_lite")
-
-Params = native_api.Params
-
-
-A = TypeVar("A")
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _takes(
-    make: Callable[P, A],
-) -> Callable[[Callable[[Engine, A], R]], Callable[Concatenate[Engine, P], R]]:
-    """Give a method the parameters of the dataclass ``make``, of which it gets an instance.
-
-    Type checkers and editors see them, and so does ``inspect.signature``.
-    """
-
-    def wrap(method: Callable[[Engine, A], R]) -> Callable[Concatenate[Engine, P], R]:
-        @functools.wraps(method)
-        def wrapped(self: Engine, *args: P.args, **kwargs: P.kwargs) -> R:
-            return method(self, make(*args, **kwargs))
-
-        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        types = get_type_hints(make)
-        known = [
-            each.replace(annotation=types[each.name])
-            for each in inspect.signature(make).parameters.values()
-        ]
-        wrapped.__signature__ = inspect.Signature([own, *known])  # type: ignore[attr-defined]
-        return wrapped
-
-    return wrap
 
 
 class Engine:
@@ -78,7 +46,7 @@ class Engine:
     Raises :class:`ModelNotFound`, :class:`UnsupportedModel`, :class:`InvalidRequest`.
     """
 
-    @_takes(EngineArgs)
+    @takes(EngineArgs)
     def __init__(self, args: EngineArgs) -> None:
         # Torch and the kernels are imported when an engine is made, not with the package.
         with _uncollected():
@@ -117,6 +85,7 @@ class Engine:
         refuse_loading_options(options)
         engine = cls.__new__(cls)
         args = EngineArgs(**options)
+        log.setLevel(args.log_level.upper())
         config = EngineConfig.of(args, model.config, model.kv_cache.slots, model.device)
         engine._start(lambda: model, tokenizer, config, args.served_model_name or "model")
         return engine
@@ -191,7 +160,7 @@ class Engine:
 
     # SGLang's dicts
 
-    @_takes(native_api.Call)
+    @takes(native_api.Call)
     def generate(
         self, call: native_api.Call
     ) -> dict[str, Any] | list[dict[str, Any]] | Iterator[dict[str, Any]]:
@@ -210,7 +179,7 @@ class Engine:
             pass
         return batch.results()
 
-    @_takes(native_api.Call)
+    @takes(native_api.Call)
     async def async_generate(
         self, call: native_api.Call
     ) -> dict[str, Any] | list[dict[str, Any]] | AsyncIterator[dict[str, Any]]:

@@ -19,9 +19,7 @@ from sglang_lite.runtime.kv_pool import KVPool
 from sglang_lite.runtime.policy import POLICIES, WINDOW
 from sglang_lite.runtime.radix_tree import RadixTree
 from sglang_lite.runtime.request import Request, Status
-
-DEFER_TOKENS = 32
-"""A request waits for one that is computing a prefix of which it would reuse so many tokens."""
+from sglang_lite.runtime.sharing import parents, prefix_is_coming
 
 LOOKAHEAD = 32
 """Slots are reserved in runs: consecutive slots of one sequence are read without a gather."""
@@ -160,7 +158,7 @@ class Scheduler:
                 break
             if len(request.tokens) > self.pool.size:
                 self._end(request)
-            elif self._must_wait_for_prefix(request):
+            elif self._must_wait(request):
                 continue
             elif self._start(request):
                 step[request] = self.chunks.next_row(request, budget)
@@ -177,7 +175,8 @@ class Scheduler:
     def _start(self, request: Request) -> bool:
         """Reserve all slots of the request's tokens and let it run, if there is room."""
         if not self.config.disable_radix_cache:
-            self._checkpoint_relatives(request)
+            for parent in parents(request, self.running):
+                self.checkpoint(parent)
             cached, _ = self.tree.peek(request.tokens, request.match_limit, request.namespace)
             usable = self.chunks.usable(cached)
             match = self.tree.match(request.tokens, usable, request.namespace)
@@ -231,39 +230,11 @@ class Scheduler:
         reserved = max(request.allocated - request.length, 0)
         return max(growth - reserved, 0)
 
-    def _must_wait_for_prefix(self, request: Request) -> bool:
-        """Whether a running request is about to compute a prefix that this one can reuse."""
+    def _must_wait(self, request: Request) -> bool:
         if self.config.disable_radix_cache:
             return False
-        limit = request.match_limit
-        cached, _ = self.tree.peek(request.tokens, limit, request.namespace)
-
-        def is_ahead(other: Request) -> bool:
-            # Where the match ends because the other one is between two of its chunks, every
-            # further token counts: the prefix is to be computed once.
-            between_chunks = other.computed == cached > other.usage.cached_tokens
-            shared = cached + (1 if between_chunks else DEFER_TOKENS)
-            return (
-                shared <= min(limit, other.prefill_end)
-                and other.namespace == request.namespace
-                and other.tokens[cached:shared] == request.tokens[cached:shared]
-                and other.tokens[:cached] == request.tokens[:cached]
-            )
-
-        return any(other.prefilling and is_ahead(other) for other in self.running)
-
-    def _checkpoint_relatives(self, request: Request) -> None:
-        """Fork: if the prompt continues what a running request has generated, share that too."""
-        limit = request.match_limit
-        for other in self.running:
-            known = other.protected
-            if (
-                known < min(other.computed, limit)
-                and other.tokens[known] == request.tokens[known]
-                and other.namespace == request.namespace
-                and other.tokens[:known] == request.tokens[:known]
-            ):
-                self.checkpoint(other)
+        cached, _ = self.tree.peek(request.tokens, request.match_limit, request.namespace)
+        return prefix_is_coming(request, cached, self.running)
 
     # Memory
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Iterator
@@ -77,3 +78,15 @@ def test_the_last_steps_are_kept_and_no_more() -> None:
     assert len(events) == EVENTS
     assert [event["step"] for event in shown] == [event["step"] for event in events[-100:]]
     assert {"rows", "tokens", "running", "waiting", "free_slots"} <= set(events[-1])
+
+
+def test_the_log_level_counts_for_a_loaded_model_too() -> None:
+    log = logging.getLogger("sglang_lite")
+    before = log.level
+    try:
+        with toy_engine(log_level="info"):
+            assert log.isEnabledFor(logging.INFO)
+        with toy_engine(log_level="error"):
+            assert not log.isEnabledFor(logging.WARNING)
+    finally:
+        log.setLevel(before)
