@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -19,9 +20,19 @@ def transformers_model() -> Any:
 
 
 def transformers_logits(tokens: list[int], last: int) -> torch.Tensor:
-    """Logits ``[last, vocabulary]`` after each of the last tokens."""
-    with torch.inference_mode():
-        return transformers_model()(torch.tensor([tokens]), logits_to_keep=last).logits[0].float()
+    """Logits ``[last, vocabulary]`` after each of the last tokens.
+
+    Computed in a thread that ends: a thread that has computed keeps helpers, and beside them those
+    of an engine sleep between operators.
+    """
+
+    def compute() -> torch.Tensor:
+        with torch.inference_mode():
+            model = transformers_model()
+            return model(torch.tensor([tokens]), logits_to_keep=last).logits[0].float()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(compute).result()
 
 
 @functools.cache

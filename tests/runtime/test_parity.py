@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -79,16 +80,21 @@ def sized(name: str, always: list[Any], with_all: list[Any]) -> pytest.MarkDecor
 @pytest.fixture(scope="module", autouse=True)
 def two_threads() -> Iterator[None]:
     threads = torch.get_num_threads()
-    torch.set_num_threads(min(torch.get_num_threads() + 1, 2))
+    torch.set_num_threads(min(os.cpu_count() or 1, 2))
     yield
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="module")
-def engine(two_threads: None) -> Iterator[Engine]:
-    with Engine(dtype="float32", max_total_tokens=16_384) as engine:
+@pytest.fixture
+def engine(expected: list[list[int]]) -> Iterator[Engine]:
+    """Of each test its own: two engines at a time would keep each other's helpers asleep."""
+    with new_engine() as engine:
         yield engine
         engine.check()
+
+
+def new_engine() -> Engine:
+    return Engine(dtype="float32", max_total_tokens=16_384)
 
 
 def encode(engine: Engine, questions: list[str]) -> list[list[int]]:
@@ -98,19 +104,31 @@ def encode(engine: Engine, questions: list[str]) -> list[list[int]]:
     ]
 
 
-@pytest.fixture(scope="module")
-def prompts(engine: Engine) -> list[list[int]]:
-    return encode(engine, LONG_ANSWERS)
+class Reference(NamedTuple):
+    prompts: list[list[int]]
+    answers: list[list[int]]
 
 
 @pytest.fixture(scope="module")
-def expected(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
+def reference(two_threads: None) -> Reference:
     """All prompts in one batch; every token is transformers' choice."""
-    made = generate(engine, prompts, TOKENS)
-    for prompt, outputs in zip(prompts, made, strict=True):
+    with new_engine() as engine:
+        prompts = encode(engine, LONG_ANSWERS)
+        answers = generate(engine, prompts, TOKENS)
+    for prompt, outputs in zip(prompts, answers, strict=True):
         assert len(outputs) == TOKENS
         assert is_greedy(tuple(prompt), tuple(outputs))
-    return made
+    return Reference(prompts, answers)
+
+
+@pytest.fixture(scope="module")
+def prompts(reference: Reference) -> list[list[int]]:
+    return reference.prompts
+
+
+@pytest.fixture(scope="module")
+def expected(reference: Reference) -> list[list[int]]:
+    return reference.answers
 
 
 def generate(engine: Engine, prompts: list[list[int]], count: int) -> list[list[int]]:
@@ -135,14 +153,12 @@ def test_short_answers_end_where_transformers_ends(engine: Engine) -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_alone(engine: Engine, prompts: list, expected: list, size: Size, part: int) -> None:
-    engine.flush_cache()
     some = prompts[part : size.prompts : 4]
     alone = [generate(engine, [prompt], size.tokens)[0] for prompt in some]
     assert alone == cut(expected, size)[part::4]
 
 
 def test_cached_in_full(engine: Engine, prompts: list, expected: list, size: Size) -> None:
-    engine.flush_cache()
     generate(engine, prompts, 1)
     before = engine.stats()["cached_tokens_total"]
     assert generate(engine, prompts[: size.prompts], size.tokens) == cut(expected, size)
@@ -224,7 +240,6 @@ def test_swapped(
 
 def test_forked(engine: Engine, prompts: list, expected: list, size: Size) -> None:
     """Prompts that continue what a running request has generated so far."""
-    engine.flush_cache()
     for prompt, wanted in zip(prompts, cut(expected, size), strict=False):
         params: dict[str, Any] = {"temperature": 0, "max_new_tokens": len(wanted)}
         parent = engine.generate(input_ids=prompt, sampling_params=params, stream=True)
