@@ -31,6 +31,7 @@ KINDS: dict[str, tuple[dict[str, Any], Constraint | None]] = {
     "temperature": ({"temperature": 1.0}, None),
     "top-p, penalties": ({"temperature": 0.8, "top_p": 0.9, "frequency_penalty": 0.5}, None),
     "JSON Schema": ({"temperature": 0.0}, SCHEMA),
+    "JSON, temperature": ({"temperature": 1.0}, SCHEMA),
 }
 
 
