@@ -26,6 +26,8 @@ MAX_DEPTH = 16
 """How deeply nodes are nested in each other; what is deeper becomes a rule of its own."""
 MAX_WAYS = 5_000
 """How many alternatives of an ``anyOf`` may differ, listed strings aside."""
+MAX_DIFFERENT = 5_000
+"""How many different schemas of numbers and strings one document may hold: each is an automaton."""
 MAX_LEAVES = 4096
 """How many schemas of numbers and strings are remembered for all documents."""
 
@@ -63,6 +65,7 @@ class Direct:
         self._open: dict[Node, int] = {}
         self._recursive: set[Node] = set()
         self._depth = 0
+        self._different: set[Any] = set()
 
     def node(self, place: Node) -> ir.Node | None:
         """The values of the schema at ``place``; None where it is not of the usual shape.
@@ -264,6 +267,11 @@ class Direct:
         if not _PLAIN_VALUES.issuperset(types):
             return None
         key = (kind, *names, *types, *values)
+        self._different.add(key)
+        if len(self._different) > MAX_DIFFERENT:
+            raise GrammarTooComplex(
+                f"JSON Schema has more than {MAX_DIFFERENT} different numbers and strings"
+            )
         found = self._leaves.get(key)
         if found is None:
             alone = {"type": kind, **{rule: schema[rule] for rule in rules}}
