@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.device import send
 
 ALIGNMENT = 64
@@ -21,6 +22,7 @@ class KVCache:
     as fast on a CPU as slot-major beyond a few hundred tokens.
 
     ``shapes`` has ``(kv_heads, head_dim)`` for each layer.
+    Raises :class:`InvalidRequest` where the memory does not suffice.
     """
 
     def __init__(
@@ -33,9 +35,14 @@ class KVCache:
         self.slots = slots
         self.device = torch.device(device)
         # One tensor holds a layer's keys and, above them, its values: a step writes both at once.
-        self.layers = [
-            _zeros((2 * heads, slots + 1, dim), dtype, self.device) for heads, dim in shapes
-        ]
+        try:
+            self.layers = [
+                _zeros((2 * heads, slots + 1, dim), dtype, self.device) for heads, dim in shapes
+            ]
+        except (MemoryError, torch.OutOfMemoryError):
+            size = 2 * dtype.itemsize * sum(heads * dim for heads, dim in shapes)
+            accepted = f"fewer: a token takes {size:,} bytes, and these do not fit the memory"
+            raise InvalidRequest("max_total_tokens", slots, accepted) from None
         self.keys = [layer[: len(layer) // 2] for layer in self.layers]
         self.values = [layer[len(layer) // 2 :] for layer in self.layers]
 

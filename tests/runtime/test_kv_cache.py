@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.kv_cache import ALIGNMENT, KVCache
 
 
@@ -37,3 +38,8 @@ def test_unused_slots_take_no_memory():
     cache = KVCache([(8, 128)], 200_000, torch.float32)
     assert cache.nbytes > 1_600_000_000
     assert resident() - before < 100_000_000
+
+
+def test_more_slots_than_memory_are_refused_with_the_numbers() -> None:
+    with pytest.raises(InvalidRequest, match=r"max_total_tokens=10{15} .* takes 1,024 bytes"):
+        KVCache([(2, 64), (2, 64)], 10**15, torch.bfloat16)
