@@ -59,7 +59,7 @@ class Engine:
         folder = resolve_model_path(args.model_path)
         model_config = ModelConfig.from_folder(folder)
         device = resolve_device(args.device)
-        dtype = resolve_dtype(args.dtype, model_config, device)
+        dtype = resolve_dtype(args.dtype, model_config, device, args.quantization)
         weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         slots = kv_slots(args, model_config, dtype, device, weight_bytes=weights)
         # Checked before the weights are loaded, which takes a while.

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_lite.runtime.attention import plan as planning
-from sglang_lite.runtime.attention.cpu import TorchAttention, flash_attention, plain_attention
+from sglang_lite.runtime.attention.calls import flash_attention, plain_attention
+from sglang_lite.runtime.attention.cpu import TorchAttention
 from sglang_lite.runtime.attention.plan import plan_segments
 from sglang_lite.runtime.attention.reference import ReferenceAttention
 from sglang_lite.runtime.batch import Row

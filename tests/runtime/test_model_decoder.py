@@ -8,6 +8,7 @@ import torch
 
 from sglang_lite.errors import InvalidRequest, ModelNotFound, UnsupportedModel
 from sglang_lite.runtime.batch import Batch, Row
+from sglang_lite.runtime.models import decoder, layers
 from sglang_lite.runtime.models.loader import load_model
 from tests.runtime.tiny import make_tiny_model
 
@@ -179,3 +180,32 @@ def test_wrong_parameters_are_named(tmp_path, parameters):
     folder = make_tiny_model(tmp_path)
     with pytest.raises(InvalidRequest, match=next(iter(parameters))):
         load_model(folder, **{"kv_slots": 10, "device": "cpu", **parameters})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_script_computes_what_its_functions_do(family, dtype, tmp_path, monkeypatch):
+    assert isinstance(layers.layer_runner(), torch.jit.ScriptFunction)
+    folder = make_tiny_model(tmp_path, **FAMILIES[family])
+    results = []
+    for run in (layers.layer_runner(), layers.run_layers):
+        monkeypatch.setattr(decoder, "layer_runner", lambda run=run: run)
+        model = load_model(folder, kv_slots=256, dtype=dtype, device="cpu")
+        shared = list(range(100, 170))
+        sequences = [
+            Sequence(prompt(90), shared + list(range(20 * i, 20 * i + 20))) for i in range(3)
+        ]
+        step(model, sequences[:1], [70])
+        for sequence in sequences[1:]:
+            sequence.done = 70
+        results.append([step(model, sequences, ends) for ends in ([80, 71, 78], [81, 72, 79])])
+    for scripted, plain in zip(*results, strict=True):
+        assert torch.equal(scripted, plain)
+
+
+def test_without_a_script_the_functions_run_as_they_are(monkeypatch):
+    def refuse(function):
+        raise RuntimeError("not supported")
+
+    monkeypatch.setattr(torch.jit, "script", refuse)
+    assert layers.layer_runner.__wrapped__() is layers.run_layers

@@ -7,7 +7,7 @@ import torch
 
 from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.default_model import resolve_model_path
-from sglang_lite.runtime.models import linear
+from sglang_lite.runtime.models import linear, loader
 from sglang_lite.runtime.models.byte_linear import SECOND_BYTES, ByteLinear, byte_linear_works
 from sglang_lite.runtime.models.loader import load_model
 from sglang_lite.runtime.models.quantize import Int4Weight, quantise_int4, quantise_int8
@@ -219,6 +219,13 @@ def test_only_what_works_is_accepted(folder):
         load_model(folder, kv_slots=8, dtype="bfloat16", device="cpu", quantization="int3")
     with pytest.raises(InvalidRequest, match="bfloat16"):
         load_model(folder, kv_slots=8, dtype="float32", device="cpu", quantization="int4")
+
+
+def test_quantised_kernels_get_bfloat16_on_every_cpu(folder, monkeypatch):
+    monkeypatch.setattr(loader, "cpu_multiplies_bfloat16", lambda: False)
+    assert load_model(folder, kv_slots=8, device="cpu").dtype == torch.float32
+    model = load_model(folder, kv_slots=8, device="cpu", quantization="int4")
+    assert model.dtype == torch.bfloat16
 
 
 def test_a_quantised_model_generates(folder):

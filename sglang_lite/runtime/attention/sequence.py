@@ -25,8 +25,7 @@ class SequenceAttention(TorchAttention):
             tokens = range(offset, offset + row.new_tokens)
             offset += row.new_tokens
             segments += _segments(row, tokens, window)
-        calls = [self._call(segment, 1, [segment]) for segment in segments]
-        return TorchPlan(calls, 1 + max(call.part for call in calls), offset)
+        return self._planned([self._call([segment]) for segment in segments])
 
 
 def _segments(row: Row, tokens: range, window: int | None) -> list[Segment]:

@@ -14,13 +14,15 @@ import torch
 import torch.nn.functional as F
 
 from sglang_lite.errors import UnsupportedModel
+from sglang_lite.runtime.attention.cpu import TorchAttention
 from sglang_lite.runtime.attention.plan import AttentionBackend
 from sglang_lite.runtime.batch import Batch
 from sglang_lite.runtime.kv_cache import KVCache
 from sglang_lite.runtime.models.config import ModelConfig
 from sglang_lite.runtime.models.kernels import LinearFactory
-from sglang_lite.runtime.models.layer_ops import layer_ops
-from sglang_lite.runtime.models.linear import Linear
+from sglang_lite.runtime.models.layer_ops import TorchOps, layer_ops
+from sglang_lite.runtime.models.layers import Cache, LayerWeights, Step, layer_runner, mirrored
+from sglang_lite.runtime.models.linear import LayerLinear
 from sglang_lite.runtime.models.norm import RMSNorm
 from sglang_lite.runtime.models.rope import rope_tables
 from sglang_lite.runtime.models.weights import Weights
@@ -33,12 +35,12 @@ class Layer:
     """One decoder layer's weights; ``qk_norm [heads + kv_heads, head_dim]`` or None."""
 
     input_norm: RMSNorm
-    qkv: Linear
+    qkv: LayerLinear
     qk_norm: torch.Tensor | None
-    output: Linear
+    output: LayerLinear
     mlp_norm: RMSNorm
-    gate_up: Linear
-    down: Linear
+    gate_up: LayerLinear
+    down: LayerLinear
     window: int | None
     rotary: bool
 
@@ -77,6 +79,8 @@ class FusedDecoder:
         self.kv_cache = KVCache(
             [(config.num_kv_heads, config.head_dim)] * config.num_layers, kv_slots, dtype, device
         )
+        layers = (self.kv_cache.layers, self.kv_cache.keys, self.kv_cache.values)
+        self._caches = [Cache(*parts) for parts in zip(*layers, strict=True)]
         self._load(weights, linears)
 
     def _load(self, weights: Weights, linears: LinearFactory) -> None:
@@ -113,6 +117,7 @@ class FusedDecoder:
         # What a norm puts out has at most the size of its weight times the root of their number.
         limit = float(self.final_norm.weight.abs().max()) * embedding.shape[1] ** 0.5
         self.head = linears.head("model.embed_tokens.weight" if tied else "lm_head.weight", limit)
+        self._windows = sorted({layer.window for layer in self.layers}, key=str)
         linears.finish()
         weights.refuse_unread(ignored_suffixes=("rotary_emb.inv_freq",))
 
@@ -126,8 +131,11 @@ class FusedDecoder:
     @torch.inference_mode()
     def forward(self, batch: Batch) -> torch.Tensor:
         """See :class:`~sglang_lite.runtime.models.base.Model`."""
-        stream = self.ops.stream(F.embedding(batch.input_ids, self.embedding))
+        x = F.embedding(batch.input_ids, self.embedding)
         cos, sin = self.cos[batch.positions], self.sin[batch.positions]
+        if isinstance(self.attention, TorchAttention) and isinstance(self.ops, TorchOps):
+            return self._as_script(x, cos, sin, batch)
+        stream = self.ops.stream(x)
         for index, layer in enumerate(self.layers):
             stream.add(self._attend(index, layer, stream.normed(layer.input_norm), cos, sin, batch))
             gated = self.ops.gated(layer.gate_up(stream.normed(layer.mlp_norm)))
@@ -138,6 +146,36 @@ class FusedDecoder:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See :class:`~sglang_lite.runtime.models.base.Model`."""
         return self.head(hidden).float()
+
+    def _as_script(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, batch: Batch
+    ) -> torch.Tensor:
+        plans = [batch.plan(self.attention, window) for window in self._windows]
+        step = Step(cos, sin, batch.write_slots, [p.calls for p in plans], [p.parts for p in plans])
+        norm = self._norm_weight(self.final_norm)
+        run, weights = layer_runner(), self._weights(len(x))
+        args = (self._caches, step, self.config.num_heads, self.eps, self.scale)
+        with torch.jit.optimized_execution(False):
+            return run(x, weights, norm, *args)
+
+    def _weights(self, rows: int) -> list[LayerWeights]:
+        return [
+            LayerWeights(
+                self._norm_weight(layer.input_norm),
+                layer.qkv.matrix(rows),
+                layer.qk_norm,
+                layer.output.matrix(rows),
+                self._norm_weight(layer.mlp_norm),
+                layer.gate_up.matrix(rows),
+                layer.down.matrix(rows),
+                layer.rotary,
+                self._windows.index(layer.window),
+            )
+            for layer in self.layers
+        ]
+
+    def _norm_weight(self, norm: RMSNorm) -> torch.Tensor:
+        return norm.doubled if mirrored(norm.weight) else norm.weight
 
     def _attend(
         self,

@@ -13,7 +13,7 @@ from sglang_lite.errors import InvalidRequest
 from sglang_lite.runtime.models import linear as kinds
 from sglang_lite.runtime.models.byte_linear import ByteLinear, byte_linear_works
 from sglang_lite.runtime.models.config import ModelConfig
-from sglang_lite.runtime.models.linear import Linear
+from sglang_lite.runtime.models.linear import LayerLinear, Linear
 from sglang_lite.runtime.models.packed import PackedWeights
 from sglang_lite.runtime.models.quantize import GROUP, quantise_int4, quantise_int8
 from sglang_lite.runtime.models.weights import GGUF_FILE, NativeBlocks, Weights
@@ -57,7 +57,7 @@ class LinearFactory:
         # The layers hold this factory until their twins are made; it must not hold them.
         self._dense_twins: list[tuple[weakref.ref[kinds.SwitchedLinear], list[str]]] = []
 
-    def layer(self, prefix: str, *names: str) -> Linear:
+    def layer(self, prefix: str, *names: str) -> LayerLinear:
         """The linear layer of the matrices ``names``, fused, with their biases if they have any."""
         full = [f"{prefix}{name}.weight" for name in names]
         biases = [self._weights.get(f"{prefix}{name}.bias") for name in names]
@@ -85,7 +85,7 @@ class LinearFactory:
         if self._packed is not None:
             self._packed.save()
 
-    def _layer(self, names: list[str]) -> Linear:
+    def _layer(self, names: list[str]) -> LayerLinear:
         native = self._native_kernel(names)
         if self._quantization is not None:
             if native is not None:
@@ -124,19 +124,19 @@ class LinearFactory:
         self._dense_twins.clear()
         give_back_freed_memory()
 
-    def _int4(self, names: list[str]) -> Linear:
+    def _int4(self, names: list[str]) -> LayerLinear:
         weight = self._weights.matrix(*names)
         if weight.shape[1] % GROUP:
             return self._dense(names)
         return kinds.int4_linear(quantise_int4(weight))
 
-    def _int8(self, names: list[str]) -> Linear:
+    def _int8(self, names: list[str]) -> LayerLinear:
         weight = self._weights.matrix(*names)
         if weight.shape[1] % GROUP:
             return self._dense(names)
         return kinds.int8_linear(quantise_int8(weight))
 
-    def _dense(self, names: list[str]) -> Linear:
+    def _dense(self, names: list[str]) -> LayerLinear:
         weight = self._weights.matrix(*names).to(self._device, self._dtype)
         return kinds.packed_linear(weight) if self._fast else kinds.PlainLinear(weight)
 

@@ -6,10 +6,10 @@ import importlib.util
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 
 from sglang_lite.runtime.kv_cache import KVCache
-from sglang_lite.runtime.models.norm import Residual, residual_stream
+from sglang_lite.runtime.models.layers import gated, turn_and_store
+from sglang_lite.runtime.models.norm import Residual
 
 Tables = tuple[torch.Tensor, torch.Tensor]
 
@@ -51,7 +51,7 @@ class TorchOps:
 
     def stream(self, x: torch.Tensor) -> Residual:
         """See :class:`LayerOps`."""
-        return residual_stream(x)
+        return Residual(x)
 
     def turn_and_store(
         self,
@@ -63,23 +63,14 @@ class TorchOps:
         slots: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """See :class:`LayerOps`."""
-        heads, kv_heads, dim = self.heads, self.kv_heads, qkv.shape[-1]
-        # Queries and keys are turned in place: a key stays beside its value, one write for both.
-        turned = qkv.narrow(1, 0, heads + kv_heads)
-        if norm is not None:
-            torch.mul(F.rms_norm(turned, (dim,), eps=self.eps), norm, out=turned)
-        if tables is not None:
-            cos, sin = tables
-            swapped = turned.roll(dim // 2, dims=-1)
-            torch.addcmul(turned * cos, swapped, sin, out=turned)
-        cache.write(layer, slots, qkv.narrow(1, heads, 2 * kv_heads))
-        query, key, value = qkv.split([heads, kv_heads, kv_heads], dim=1)
+        cos, sin = (None, None) if tables is None else tables
+        turn_and_store(qkv, norm, cos, sin, cache.layers[layer], slots, self.eps)
+        query, key, value = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
         return query, key, value
 
     def gated(self, gate_up: torch.Tensor) -> torch.Tensor:
         """See :class:`LayerOps`."""
-        gate, up = gate_up.chunk(2, dim=-1)
-        return F.silu(gate).mul_(up)
+        return gated(gate_up)
 
 
 def layer_ops(device: torch.device, heads: int, kv_heads: int, eps: float) -> LayerOps:

@@ -6,12 +6,11 @@ torch are private: each has one class here, is tried on a small product before i
 falls back to plain operators.
 """
 
-from __future__ import annotations
-
+# No "from __future__ import annotations": TorchScript reads the types of named tuples themselves.
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -24,60 +23,108 @@ from sglang_lite.runtime.models.quantize import (
 )
 
 
-class Linear(Protocol):
-    """``x @ weight.T``: ``x [T, in]`` to ``[T, out]`` in the dtype of ``x``."""
+class Matrix(NamedTuple):
+    """A weight and how to multiply by it, in the types that TorchScript knows.
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
-
-
-class PlainLinear:
-    """torch's own linear, any dtype and device."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        self.weight = weight
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight)
-
-
-class PackedLinear:
-    """bfloat16 in oneDNN's blocked layout, reordered once instead of at every call.
-
-    oneDNN compiles a kernel for every shape, which takes milliseconds, and torch keeps a thousand
-    of them, half a megabyte each.  So the rows are padded to one of a few numbers.
+    With ``scales_and_zeros`` it is 4 bits as :func:`pack_int4` makes them, ``packed`` is oneDNN's
+    blocked layout, else it is torch's own ``[out, in]``.  ``halves``: for inputs ``[x, x]``.
     """
 
-    def __init__(self, weight: torch.Tensor) -> None:
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+    weight: torch.Tensor
+    scales_and_zeros: torch.Tensor | None = None
+    packed: bool = False
+    halves: bool = False
+    bias: torch.Tensor | None = None
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.shape[0]
+
+def product(x: torch.Tensor, matrix: Matrix) -> torch.Tensor:
+    """``x @ weight.T + bias``: ``x [T, in]`` to ``[T, out]`` in the dtype of ``x``.
+
+    oneDNN compiles a kernel for every shape, which takes milliseconds, and torch keeps a thousand
+    of them, half a megabyte each: there, rows are padded to one of a few numbers.  The 4-bit
+    kernel crawls with any input but contiguous bfloat16.
+    """
+    if matrix.halves:
+        x = torch.cat([x, x], dim=1)
+    scales_and_zeros, bias, rows = matrix.scales_and_zeros, matrix.bias, x.shape[0]
+    if scales_and_zeros is not None:
+        y = torch._weight_int4pack_mm_for_cpu(x.contiguous(), matrix.weight, 32, scales_and_zeros)
+    elif matrix.packed:
         padding = padded_rows(rows) - rows
-        if padding:
-            x = F.pad(x, (0, 0, 0, padding))
-        out = torch.ops.mkldnn._linear_pointwise(x, self.weight, None, "none", [], "")
-        return out[:rows]
+        if padding > 0:
+            x = F.pad(x, [0, 0, 0, padding])
+        y = torch.ops.mkldnn._linear_pointwise(x, matrix.weight, None, "none", [], "")
+        if padding > 0:
+            y = y.narrow(0, 0, rows)
+    else:
+        y = F.linear(x, matrix.weight)
+    return y if bias is None else y + bias
 
 
 def padded_rows(rows: int) -> int:
     """``rows`` rounded up to one of eight numbers per power of two (..., 120, 128, 144, 160)."""
-    step = 1 << max(0, (rows - 1).bit_length() - 4)
-    return -(-rows // step) * step
+    step = 1
+    while rows > 16 * step:
+        step *= 2
+    return (rows + step - 1) // step * step
 
 
-class Int4Linear:
-    """Groupwise 4-bit weights; ``x`` must be bfloat16 (the kernel crawls with other types).
+class Linear(Protocol):
+    """``x @ weight.T``: ``x [T, in]`` to ``[T, out]``."""
 
-    ``weight``, ``scales_and_zeros``: as :func:`pack_int4` makes them.
-    """
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
-    def __init__(self, weight: torch.Tensor, scales_and_zeros: torch.Tensor) -> None:
-        self.weight, self.scales_and_zeros = weight, scales_and_zeros
+
+class LayerLinear(Linear, Protocol):
+    """A linear layer that is one matrix for a given number of rows."""
+
+    def matrix(self, rows: int) -> Matrix:
+        """What multiplies so many rows."""
+        ...
+
+
+class MatrixLinear:
+    """A linear layer that is always the same matrix."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self._matrix = matrix
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch._weight_int4pack_mm_for_cpu(
-            x.contiguous(), self.weight, GROUP, self.scales_and_zeros
-        )
+        return product(x, self._matrix)
+
+    def matrix(self, rows: int) -> Matrix:
+        """See :class:`LayerLinear`."""
+        return self._matrix
+
+
+class PlainLinear(MatrixLinear):
+    """torch's own linear, any dtype and device."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__(Matrix(weight))
+
+
+class PackedLinear(MatrixLinear):
+    """bfloat16 in oneDNN's blocked layout, reordered once instead of at every call."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        reordered = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+        super().__init__(Matrix(reordered, packed=True))
+
+
+class Int4Linear(MatrixLinear):
+    """Groupwise 4-bit weights, ``weight`` and ``scales_and_zeros`` of :func:`pack_int4`.
+
+    With ``halves`` they are the high and low halves of groupwise 8-bit weights: one 4-bit product
+    of twice the length is faster than torch's own 8-bit product, and has a scale per group
+    instead of one per row.
+    """
+
+    def __init__(
+        self, weight: torch.Tensor, scales_and_zeros: torch.Tensor, *, halves: bool = False
+    ) -> None:
+        super().__init__(Matrix(weight, scales_and_zeros, halves=halves))
+        self.weight, self.scales_and_zeros = weight, scales_and_zeros
 
 
 def pack_int4(weight: Int4Weight) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,19 +135,6 @@ def pack_int4(weight: Int4Weight) -> tuple[torch.Tensor, torch.Tensor]:
     zeros = weight.minimums + 8 * weight.scales
     pairs = torch.stack([weight.scales, zeros], dim=-1).bfloat16()
     return packed, pairs.transpose(0, 1).contiguous()
-
-
-class HalvesLinear:
-    """Groupwise 8-bit weights as one 4-bit product of twice the length, high and low halves.
-
-    Faster than torch's own 8-bit product, with a scale per group instead of one per row.
-    """
-
-    def __init__(self, halves: Linear) -> None:
-        self.halves = halves
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.halves(torch.cat([x, x], dim=-1))
 
 
 FEW_ROWS = 8
@@ -114,18 +148,25 @@ class SwitchedLinear:
     ``many`` and calls :meth:`release`.
     """
 
-    def __init__(self, few: Linear, shape: Sequence[int], make_dense: Callable[[], None]) -> None:
+    def __init__(
+        self, few: LayerLinear, shape: Sequence[int], make_dense: Callable[[], None]
+    ) -> None:
         self.few, self.shape = few, tuple(shape)
         self.few_rows = FEW_ROWS
-        self.many: Linear | None = None
+        self.many: LayerLinear | None = None
         self._make_dense: Callable[[], None] | None = make_dense
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if x.shape[0] > self.few_rows and self._make_dense is not None:
+        return self._kernel(x.shape[0])(x)
+
+    def matrix(self, rows: int) -> Matrix:
+        """See :class:`LayerLinear`."""
+        return self._kernel(rows).matrix(rows)
+
+    def _kernel(self, rows: int) -> LayerLinear:
+        if rows > self.few_rows and self._make_dense is not None:
             self._make_dense()
-        if x.shape[0] <= self.few_rows or self.many is None:
-            return self.few(x)
-        return self.many(x)
+        return self.few if rows <= self.few_rows or self.many is None else self.many
 
     def release(self, few_rows: int) -> None:
         """Everything is made: forget where the weights came from."""
@@ -135,19 +176,23 @@ class SwitchedLinear:
 class BiasedLinear:
     """Adds a bias to what another linear computes."""
 
-    def __init__(self, linear: Linear, bias: torch.Tensor) -> None:
+    def __init__(self, linear: LayerLinear, bias: torch.Tensor) -> None:
         self.linear, self.bias = linear, bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x) + self.bias
 
+    def matrix(self, rows: int) -> Matrix:
+        """See :class:`LayerLinear`."""
+        return self.linear.matrix(rows)._replace(bias=self.bias)
 
-def packed_linear(weight: torch.Tensor) -> Linear:
+
+def packed_linear(weight: torch.Tensor) -> LayerLinear:
     """The fastest kernel for many rows of bfloat16."""
     return PackedLinear(weight) if _packed_works() else PlainLinear(weight)
 
 
-def int4_linear(weight: Int4Weight) -> Linear:
+def int4_linear(weight: Int4Weight) -> LayerLinear:
     """The fastest kernel for a 4-bit weight; without one, the weight is kept as bfloat16."""
     rows, columns = weight.quants.shape
     if rows % 16 == 0 and columns % GROUP == 0 and _int4_works():
@@ -155,10 +200,10 @@ def int4_linear(weight: Int4Weight) -> Linear:
     return packed_linear(weight.dequantise().bfloat16())
 
 
-def int8_linear(weight: Int8Weight) -> Linear:
+def int8_linear(weight: Int8Weight) -> LayerLinear:
     """The fastest kernel for an 8-bit weight; without one, the weight is kept as bfloat16."""
     if weight.quants.shape[0] % 16 == 0 and _int4_works():
-        return HalvesLinear(Int4Linear(*pack_int4(weight.halves())))
+        return Int4Linear(*pack_int4(weight.halves()), halves=True)
     return packed_linear(weight.dequantise().bfloat16())
 
 

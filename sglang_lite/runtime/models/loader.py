@@ -45,7 +45,7 @@ def load_model(
     if kv_slots < 1:
         raise InvalidRequest("kv_slots", kv_slots, "at least 1")
     where = resolve_device(device)
-    precision = resolve_dtype(dtype, config, where)
+    precision = resolve_dtype(dtype, config, where, quantization)
     attention = _attention_for(where, config, deterministic)
     if config.model_type in FUSED_FAMILIES:
         weights = Weights(folder)
@@ -98,10 +98,12 @@ def resolve_device(device: str) -> torch.device:
     return chosen
 
 
-def resolve_dtype(dtype: str, config: ModelConfig, device: torch.device) -> torch.dtype:
+def resolve_dtype(
+    dtype: str, config: ModelConfig, device: torch.device, quantization: str | None = None
+) -> torch.dtype:
     """``"auto"``: bfloat16 where the hardware multiplies it natively, else float32.
 
-    On CUDA ``"auto"`` keeps a float16 checkpoint as it is.
+    On CUDA ``"auto"`` keeps a float16 checkpoint as it is.  Quantised kernels take bfloat16.
     """
     if dtype != "auto":
         if dtype not in DTYPES:
@@ -111,7 +113,8 @@ def resolve_dtype(dtype: str, config: ModelConfig, device: torch.device) -> torc
         return DTYPES[dtype]
     if device.type == "cuda":
         return torch.float16 if config.torch_dtype == "float16" else torch.bfloat16
-    return torch.bfloat16 if cpu_multiplies_bfloat16() else torch.float32
+    native = quantization is not None or cpu_multiplies_bfloat16()
+    return torch.bfloat16 if native else torch.float32
 
 
 def cpu_multiplies_bfloat16() -> bool:
