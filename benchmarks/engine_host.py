@@ -1,6 +1,6 @@
 """What the engine costs beside the model: scheduling, batch, sampling, text, grammar masks.
 
-    python benchmarks/engine_host.py [--model PATH] [--threads 2] [--steps 40]
+    python benchmarks/engine_host.py [--model PATH] [--threads 2] [--steps 64]
 
 Runs decode steps of the default model with 1, 8 and 32 rows and measures the time inside
 ``model.forward`` and ``model.logits`` against that of whole steps.  The host's part is taken as
@@ -83,7 +83,7 @@ def measure(engine: Engine, rows: int, kind: str, steps: int) -> tuple[float, fl
     """Medians of (model milliseconds, host milliseconds) per decode step."""
     fields, constraint = KINDS[kind]
     params = SamplingParams(
-        max_new_tokens=steps + 40, ignore_eos=constraint is None, constraint=constraint, **fields
+        max_new_tokens=steps, ignore_eos=constraint is None, constraint=constraint, **fields
     )
     text = "A list of people and their ages, one after another. " * 16
     prompt = tuple(engine.tokenizer.encode(text))
@@ -102,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=None, help="model folder (default: the default model)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--dtype", default="auto")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
