@@ -173,6 +173,10 @@ class EngineArgs:
         if self.enable_hierarchical_cache and self.disable_radix_cache:
             reason = "False where disable_radix_cache is set: there is no prefix to keep"
             raise InvalidRequest("enable_hierarchical_cache", True, reason)
+        for name in ("hicache_ratio", "hicache_size"):
+            value, silent = getattr(self, name), type(self).__dataclass_fields__[name].default
+            if value != silent and not self.enable_hierarchical_cache:
+                raise InvalidRequest(name, value, "nothing without enable_hierarchical_cache")
 
 
 def engine_options() -> dict[str, Described]:

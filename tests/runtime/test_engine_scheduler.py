@@ -4,7 +4,7 @@ every step and each request's greedy tokens are those that it would get alone.""
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +20,11 @@ both_schedules = pytest.mark.usefixtures("both_schedules")
 
 class EngineMachine(RuleBasedStateMachine):
     """Random submissions, aborts, failing steps and flushes on a small pool."""
+
+    HOSTS: ClassVar[dict[str, dict[str, Any]]] = {
+        "host": {"enable_hierarchical_cache": True, "hicache_ratio": 3.0},
+        "small host": {"enable_hierarchical_cache": True, "hicache_ratio": 0.5},
+    }
 
     @initialize(
         slots=st.integers(12, 90),
@@ -39,8 +44,7 @@ class EngineMachine(RuleBasedStateMachine):
             schedule_policy=policy,
             disable_overlap_schedule=not overlap,
             disable_radix_cache=cache == "none",
-            enable_hierarchical_cache=cache.endswith("host"),
-            hicache_ratio=0.5 if cache == "small host" else 3.0,
+            **self.HOSTS.get(cache, {}),
         )
         self.slots = slots
         self.requests: list[Request] = []

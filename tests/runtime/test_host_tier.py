@@ -218,6 +218,8 @@ def test_keys_and_values_come_back_to_other_slots_bit_by_bit(device: str) -> Non
         ({"hicache_ratio": float("nan")}, "hicache_ratio"),
         ({"hicache_size": -1}, "hicache_size"),
         ({"hicache_size": "2"}, "hicache_size"),
+        ({"hicache_size": 2.0}, "hicache_size"),
+        ({"hicache_ratio": 3.0}, "hicache_ratio"),
         ({"enable_hierarchical_cache": True, "hicache_size": 1e9}, "hicache_size"),
         ({"enable_hierarchical_cache": True, "hicache_ratio": 1e-9}, "hicache_ratio"),
         ({"enable_hierarchical_cache": True, "disable_radix_cache": True}, "enable_hierarchical"),
